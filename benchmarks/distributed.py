@@ -23,9 +23,9 @@ from benchmarks.training import ours
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import parse
-from dissensus.training import Recipe
-from dissensus.training.distributed import Distributed, ProcessGroup
-from dissensus.training.stream import Batch
+from dissensus.training import Distributed, Recipe
+from dissensus.training.distributed.run import DistributedRun
+from dissensus.training.stream import TrainingBatch
 
 MEMBERS, ROWS, CLASSES, STEPS = 4, 32, 10, 4
 LIMIT = 0.555  # of the time of one process: 1.8 times as fast
@@ -86,35 +86,34 @@ def _steps(repeats: int) -> Result:
         for _ in range(STEPS):
             alone()
 
-    with _team() as step:
+    step = _team()
 
-        def two() -> None:
-            _told(_STEPS)
-            for _ in range(STEPS):
-                step()
-            _together()
+    def two() -> None:
+        _told(_STEPS)
+        for _ in range(STEPS):
+            step()
+        _together()
 
-        result = compare(
-            f"ADP on ResNet-20 × {MEMBERS}, batch {ROWS}: {STEPS} steps, ratio to one process",
-            Contender("one process", one),
-            [Contender("two processes", two, LIMIT)],
-            repeats=repeats,
-            clock="wall",
-        )
-        _told(_END)
+    result = compare(
+        f"ADP on ResNet-20 × {MEMBERS}, batch {ROWS}: {STEPS} steps, ratio to one process",
+        Contender("one process", one),
+        [Contender("two processes", two, LIMIT)],
+        repeats=repeats,
+        clock="wall",
+    )
+    _told(_END)
     base, rank = (row.cpu.median for row in result.measurements)
     return replace(result, checks=(Check("CPU time of a rank, ratio", rank / base, LIMIT),))
 
 
-@contextmanager
-def _team() -> Iterator[Callable[[], object]]:
+def _team() -> Callable[[], object]:
     """One step of ADP, members spread over the group."""
     ens = Ensemble(make_factory("resnet20", (3, 32, 32), CLASSES), MEMBERS)
     x, y = _batch()
-    with ProcessGroup(ens, Distributed(timeout=WAIT.total_seconds())) as process:
-        process.ens.train()
-        trainer = process.make_trainer(parse("adp"), Recipe())
-        yield lambda: trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
+    run = DistributedRun(ens, parse("adp"), Recipe(), Distributed(timeout=WAIT.total_seconds()))
+    run.ens.train()
+    trainer = run.make_trainer()
+    return lambda: trainer.step(TrainingBatch(x, y, None, None), set(), 1.0, check=False)
 
 
 def _batch(rows: int = ROWS, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
@@ -143,11 +142,10 @@ def _traffic() -> Result:
 def _counted(mesh: Distributed, objective: str, members: int, rows: int, classes: int) -> int:
     x, y = _batch(rows, classes)
     ens = Ensemble(make_factory("resnet20", (3, 32, 32), classes), members)
-    with ProcessGroup(ens, mesh) as process:
-        process.ens.train()
-        trainer = process.make_trainer(parse(objective), Recipe())
-        trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
-        return process.link.sent["outputs"] + process.link.sent["gradients"]
+    run = DistributedRun(ens, parse(objective), Recipe(), mesh)
+    run.ens.train()
+    run.make_trainer().step(TrainingBatch(x, y, None, None), set(), 1.0, check=False)
+    return run.link.sent["outputs"] + run.link.sent["gradients"]
 
 
 def main() -> None:
@@ -155,11 +153,11 @@ def main() -> None:
     torch.set_num_threads(1)
     store = _store(int(sys.argv[1]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=WAIT)
-    with _team() as step:
-        while _told(None) == _STEPS:
-            for _ in range(STEPS):
-                step()
-            _together()
+    step = _team()
+    while _told(None) == _STEPS:
+        for _ in range(STEPS):
+            step()
+        _together()
     _traffic()
     dist.destroy_process_group()
 

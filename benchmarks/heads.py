@@ -12,7 +12,7 @@ from dissensus.models import MemberFactory, make_factory
 from dissensus.objectives import parse
 from dissensus.training import Recipe
 from dissensus.training.batches import as_batches
-from dissensus.training.meters import Meter
+from dissensus.training.evaluation import Meter
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 

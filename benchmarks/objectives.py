@@ -1,13 +1,14 @@
 """Objectives: what each adds to a whole training step, and what its fast gradient saves.
 
 A step is outputs, objective, gradients and update of five members on a batch of 128, all members
-active. On labelled data an objective may cost at most 1.5 times a step of ``independent``. An entry
-of ``objectives.fast.FAST`` has to save 10% of a step on a small network. A2D and DivDis, which read
-unlabelled data too, are shown beside an independent step on as many examples.
+active. On labelled data an objective may cost at most 1.5 times a step of ``independent``. The
+fused gradient of the default family has to save 10% of a step on a small network. A2D and DivDis,
+which read unlabelled data too, are shown beside an independent step on as many examples.
 """
 
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -16,11 +17,10 @@ from benchmarks.timing import Contender, Result, compare
 from benchmarks.training import ours
 from dissensus.ensemble import Ensemble
 from dissensus.models import MemberFactory, make_factory
-from dissensus.objectives import Objective, parse
-from dissensus.objectives.fast import FAST
+from dissensus.objectives import parse
 from dissensus.training import Recipe
 from dissensus.training.step import Trainer
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 
 MEMBERS, BATCH, CLASSES = 5, 128, 10
 LIMIT, SAVING = 1.5, 0.9
@@ -39,17 +39,7 @@ CLASSIFICATION = (
     "ldr:active=none,regularizer=jsd",
     "ldr:active=none,regularizer=divdis",
 )
-FUSED = (
-    "independent",
-    "joint",
-    "augmented",
-    "gncl",
-    "adp",
-    "jsd",
-    "ldr:active=none",
-    "ldr:active=none,regularizer=jsd",
-    "ldr:active=none,regularizer=divdis",
-)
+FUSED = ("independent", "joint", "augmented")
 REGRESSION = ("joint:loss=mse", "augmented:loss=mse", "gat", "ncl", "gncl:loss=mse")
 
 
@@ -75,7 +65,7 @@ def _step(make: MemberFactory, spec: str, x: Tensor, y: Tensor) -> Callable[[], 
     if not objective.needs_disagreement:
         return ours(make, MEMBERS, x, y, objective)
     trainer = Trainer(Ensemble(make, MEMBERS).train(), objective, Recipe())
-    batch = Batch(x, y, torch.randn_like(x), None)
+    batch = TrainingBatch(x, y, torch.randn_like(x), None)
     return partial(trainer.step, batch, set(), 1.0, check=False)
 
 
@@ -105,21 +95,18 @@ def _unlabelled(repeats: int) -> Result:
 
 
 def _saving(spec: str, repeats: int) -> Result:
-    """A step with an entry of ``FAST`` against the same step without it."""
+    """A step with the fused gradient against the same step without it."""
     name, make = _network(20, 64, CLASSES)
     x, y = torch.randn(BATCH, 20), torch.randint(CLASSES, (BATCH,))
-    fast, slow = (_step(make, spec, x, y) for _ in range(2))
+    fused, plain = (_step(make, spec, x, y) for _ in range(2))
+
+    def formula() -> None:
+        with patch("dissensus.objectives.fast._fused", lambda *_: None):
+            plain()
+
     return compare(
-        f"{name}, {spec}: one step, ratio to a step without its entry in FAST",
-        Contender("formula", partial(_without_entry, type(parse(spec)), slow)),
-        [Contender("entry", fast, SAVING)],
+        f"{name}, {spec}: one step, ratio to a step by the formula alone",
+        Contender("formula", formula),
+        [Contender("fused", fused, SAVING)],
         repeats=repeats,
     )
-
-
-def _without_entry(kind: type[Objective], step: Callable[[], object]) -> None:
-    entry = FAST.pop(kind)
-    try:
-        step()
-    finally:
-        FAST[kind] = entry

@@ -26,7 +26,7 @@ from dissensus.models import make_factory
 from dissensus.objectives import Objective, parse
 from dissensus.training import Recipe, fit
 from dissensus.training.step import Trainer, computes_bfloat16
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 
 
 def run(quick: bool) -> list[Result]:
@@ -85,7 +85,7 @@ def ours(
     ens = Ensemble(make, members, combine=combine, execution=execution, sharing=sharing).train()
     chosen = objective or parse("independent:loss=mse" if combine == "mean" else "independent")
     trainer = Trainer(ens, chosen, Recipe(**recipe))
-    return partial(trainer.step, Batch(x, y, None, None), set(), 1.0, check=False)
+    return partial(trainer.step, TrainingBatch(x, y, None, None), set(), 1.0, check=False)
 
 
 # ---- comparisons --------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _loop(repeats: int) -> Result:
     def bare() -> None:
         for _ in range(5):
             for a, b in batches:
-                trainer.step(Batch(a, b, None, None), set(), 1.0, check=False)
+                trainer.step(TrainingBatch(a, b, None, None), set(), 1.0, check=False)
 
     return compare(
         "fit, 5 epochs of an MLP on 1,408 digits, 5 members: ratio to the bare steps",
@@ -247,7 +247,7 @@ def _strangers(model: str, shape: tuple[int, ...], batch: int, repeats: int) -> 
     x, y = torch.rand(batch, *shape), torch.randint(10, (batch,))
     generator, make = torch.Generator().manual_seed(0), Strangers()
     trainer = Trainer(Ensemble(make_factory(model, shape, 10), 5).train(), parse("a2d"), Recipe())
-    whole = Batch(x, y, make(x, generator), None)
+    whole = TrainingBatch(x, y, make(x, generator), None)
     return compare(
         f"{model} {shape}, 5 members, batch {batch}: making strangers, ratio to a step of a2d",
         Contender("step of a2d", partial(trainer.step, whole, set(), 1.0, check=False)),

@@ -90,7 +90,7 @@ NAVIGATION = {
 }
 
 #: Modules of the public interface that are not names of the package itself.
-MORE_MODULES = ("sklearn", "training.distributed")
+MORE_MODULES = ("sklearn",)
 
 
 def setup(app: Sphinx) -> None:

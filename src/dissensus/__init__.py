@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from dissensus.runs.load import load
     from dissensus.show import report
     from dissensus.training import History, Optimizer, Recipe, Training
+    from dissensus.training.evaluation import predict
     from dissensus.training.fit import fit
     from dissensus.training.fit_fleet import fit_fleet
-    from dissensus.training.predict import predict
 
 __all__ = [
     "Detector",

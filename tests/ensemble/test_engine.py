@@ -16,7 +16,7 @@ from dissensus.models import ldr_head, ldr_linear_head, table_mlp
 from dissensus.objectives import parse
 from dissensus.training import Recipe
 from dissensus.training.step import Trainer
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 from tests.ensemble import networks
 
 
@@ -193,7 +193,7 @@ def test_steps_are_those_of_the_loop(name: str, objective: str) -> None:
             drawn = [step % 4, 3 - step % 2] if objective.startswith("ldr:s") else None
             drawn = None if drawn is None or drawn[0] == drawn[1] else sorted(drawn)
             unlabelled = extra if parsed.needs_disagreement else None
-            trainer.step(Batch(x, y, unlabelled, drawn), set(), 1.0, check=True)
+            trainer.step(TrainingBatch(x, y, unlabelled, drawn), set(), 1.0, check=True)
         ended.append([p.detach().clone() for p in ens.parameters()])
     for one, other in zip(*ended, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)

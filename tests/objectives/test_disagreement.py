@@ -207,7 +207,7 @@ def test_many_classes_are_taken_pair_by_pair_to_the_same_numbers(
     directions = torch.rand(4, 4, dtype=torch.float64)
     results = []
     for limit in (1 << 20, 0):
-        monkeypatch.setattr("dissensus.objectives.disagreement.AT_ONCE", limit)
+        monkeypatch.setattr("dissensus.objectives.disagreement._AT_ONCE", limit)
         pairs = divdis_pairs(log_probs)
         results.append((pairs.detach(), torch.autograd.grad(pairs, log_probs, directions)[0]))
     assert_close(results[1], results[0])

@@ -14,7 +14,7 @@ from dissensus.objectives import OBJECTIVES, Independent, Objective
 from dissensus.training import Recipe, Training, fit, fit_fleet
 from dissensus.training.fit_fleet import kind
 from dissensus.training.step import Trainer
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
 
 
@@ -29,7 +29,7 @@ def made(
 
 
 def stepped(
-    ens: Ensemble, objective: Objective, batch: Batch, steps: int = 1, **settings: Any
+    ens: Ensemble, objective: Objective, batch: TrainingBatch, steps: int = 1, **settings: Any
 ) -> None:
     trainer = Trainer(ens, objective, Recipe.of(settings))
     for _ in range(steps):
@@ -49,7 +49,7 @@ def test_a_step_follows_own_losses_and_the_mean_of_them() -> None:
     stepped(
         ens,
         Independent(),
-        Batch(x, y, None, None),
+        TrainingBatch(x, y, None, None),
         optimizer="sgd:lr=0.1,weight_decay=0.5,momentum=0",
     )
     for name, parameter in ens.named_parameters():
@@ -64,8 +64,10 @@ def test_members_that_are_not_drawn_keep_their_adapters(optimizer: Any) -> None:
     whole, (x, y) = made(members=4).double(), blobs(20, dtype=torch.float64)
     part = whole.select([1, 3])
     before = state(whole)
-    stepped(whole, Independent(), Batch(x, y, None, [1, 3]), 3, optimizer=optimizer, clip=0.1)
-    stepped(part, Independent(), Batch(x, y, None, None), 3, optimizer=optimizer, clip=0.1)
+    stepped(
+        whole, Independent(), TrainingBatch(x, y, None, [1, 3]), 3, optimizer=optimizer, clip=0.1
+    )
+    stepped(part, Independent(), TrainingBatch(x, y, None, None), 3, optimizer=optimizer, clip=0.1)
     after, alone = state(whole), state(part)
     for name in after:
         if name.endswith("shared"):
@@ -90,7 +92,7 @@ def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> N
     ends = []
     for execution in ("stacked", "looped"):
         ens = made(make, execution=execution).double()
-        batch = Batch(x, targets, extra, None if sampled is None else list(sampled))
+        batch = TrainingBatch(x, targets, extra, None if sampled is None else list(sampled))
         settings = {"optimizer": "sgd:lr=0.1,weight_decay=0.1", "clip": 0.5}
         stepped(ens, objective, batch, 3, **settings)
         ends.append(state(ens))
@@ -105,7 +107,13 @@ def test_one_member_clips_as_the_network_that_it_is() -> None:
     nn.utils.clip_grad_norm_(ens.parameters(), 0.01)
     wanted = {name: before[name] - p.grad for name, p in ens.named_parameters()}  # type: ignore[operator]
     ens.zero_grad()
-    stepped(ens, Independent(), Batch(x, y, None, None), optimizer="sgd:lr=1,momentum=0", clip=0.01)
+    stepped(
+        ens,
+        Independent(),
+        TrainingBatch(x, y, None, None),
+        optimizer="sgd:lr=1,momentum=0",
+        clip=0.01,
+    )
     torch.testing.assert_close(dict(ens.named_parameters()), wanted)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import Recipe, Training, fit, fit_fleet
-from dissensus.training.meters import Meter
+from dissensus.training.evaluation import Meter
 from tests.training.problems import blobs, dense_mlp, norm_mlp, same_bits, state
 
 TIMES = torch.tensor([2.0, 0.0, 1.0, 3.0]).repeat(12)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dissensus import Ensemble, fit
-from dissensus.training.layout import Distributed, Layout
+from dissensus.training.distributed.ranks import Distributed, Layout
 
 
 def test_fit_says_how_to_start_several_processes() -> None:
@@ -36,7 +36,7 @@ def test_every_row_of_every_member_has_one_owner_and_none_is_left_alone(rows: in
     layout = Layout(5, 2, 3)
     share = layout.share(rows, drawn=[0, 3, 4])
     pairs = []
-    for rank in range(layout.ranks):
+    for rank in range(layout.along * layout.data):
         positions, own = share.of(rank)
         assert len(own) != 1 or rows == 1
         assert share.size(rank) == len(positions) * len(own)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dissensus.training import meters
+from dissensus.training import fleet
 
 
 @pytest.mark.parametrize("kept", [1, 60, 1 << 20])
@@ -14,11 +14,11 @@ from dissensus.training import meters
 def test_records_of_a_fleet_do_not_depend_on_how_batches_are_kept(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], kept: int
 ) -> None:
-    monkeypatch.setattr(meters, "_KEPT", kept)
+    monkeypatch.setattr(fleet, "KEPT", kept)
     rng = np.random.default_rng(0)
     outputs = rng.normal(size=(2, 3, sum(sizes), 1))  # ensembles, members, rows, outputs
     targets, part = rng.normal(size=(2, sum(sizes), 1)), rng.normal(size=(len(sizes), 2))
-    meter, begin = meters.FleetMeter("mean"), 0
+    meter, begin = fleet.FleetMeter("mean"), 0
     for size, own in zip(sizes, part, strict=True):
         rows = slice(begin, begin + size)
         batch = torch.tensor(outputs[:, :, rows])

@@ -187,7 +187,7 @@ def test_figures_that_are_judged_in_parts_are_interrupted_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     run = RUNS["loader with transforms"]
-    monkeypatch.setattr("dissensus.training.meters._KEPT", 500)  # three of the four batches
+    monkeypatch.setattr("dissensus.training.evaluation.KEPT", 500)  # three of the four batches
     whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
     for record, at_once in zip(whole["history"][0], uninterrupted(run)["history"][0], strict=True):
         for name, value in record["train"].items():

@@ -11,7 +11,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import A2D, ADP, LDR, Independent, LearnerDropout, Objective, Sequential
 from dissensus.training import Recipe, fit
 from dissensus.training.step import SeparateMembers, Trainer
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 from tests.training.problems import batches, blobs, dense_mlp, norm_mlp, rows, same_bits
 
 MEMBERS = 5
@@ -31,7 +31,7 @@ def everything(trainer: Any, member: int) -> dict[str, Tensor]:
         own = trainer.members.optimizers[member].state()
         kept = {name: tensor.clone() for name, tensor in own.items()}
     else:
-        kept = {name: tensor[member].clone() for name, tensor in trainer.state().items()}
+        kept = {name: tensor[member].clone() for name, tensor in trainer.members.state().items()}
     return {**rows(trainer.ens, member), **{f"optimizer.{name}": t for name, t in kept.items()}}
 
 
@@ -63,10 +63,12 @@ def test_a_step_changes_the_members_it_trains_and_no_bit_of_others(
     trainer = Trainer(ens, objective, Recipe(optimizer=optimizer, clip=1.0))
     x, y = blobs(16)
     extra = blobs(12, seed=3)[0] if objective.needs_disagreement else None
-    trainer.step(Batch(x, y, None if extra is None else extra, drawn), set(), 1.0, check=True)
+    trainer.step(
+        TrainingBatch(x, y, None if extra is None else extra, drawn), set(), 1.0, check=True
+    )
     for turn in range(2):
         before = [everything(trainer, j) for j in range(MEMBERS)]
-        trainer.step(Batch(x, y, extra, drawn), frozen, 1.0, check=turn == 0)
+        trainer.step(TrainingBatch(x, y, extra, drawn), frozen, 1.0, check=turn == 0)
         after = [everything(trainer, j) for j in range(MEMBERS)]
         for j in range(MEMBERS):
             if j not in may_change:
@@ -83,8 +85,12 @@ def test_a_batch_trains_drawn_members_as_if_they_were_the_ensemble(kind: str) ->
     pair = ens.select([3, 1])
     some, both = Trainer(ens, LDR(), recipe), Trainer(pair, LDR(), recipe)
     for x, y in data:
-        outputs, terms = some.step(Batch(x.double(), y, None, [3, 1]), set(), 1.0, check=True)
-        wanted, pair_terms = both.step(Batch(x.double(), y, None, None), set(), 1.0, check=True)
+        outputs, terms = some.step(
+            TrainingBatch(x.double(), y, None, [3, 1]), set(), 1.0, check=True
+        )
+        wanted, pair_terms = both.step(
+            TrainingBatch(x.double(), y, None, None), set(), 1.0, check=True
+        )
         torch.testing.assert_close(outputs, wanted, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(terms, pair_terms, rtol=1e-9, atol=1e-11)
     for position, member in enumerate([3, 1]):
@@ -154,11 +160,11 @@ class Spy:
     """Looks at every step of a real training run from outside."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[TrainingBatch] = []
         self.outputs: list[Tensor] = []
         original = Trainer.step
 
-        def step(trainer: Trainer, batch: Batch, *arguments: Any, **options: Any) -> Any:
+        def step(trainer: Trainer, batch: TrainingBatch, *arguments: Any, **options: Any) -> Any:
             others = [j for j in range(MEMBERS) if batch.drawn is not None and j not in batch.drawn]
             before = {j: everything(trainer, j) for j in others}
             result = original(trainer, batch, *arguments, **options)
@@ -189,7 +195,7 @@ def test_a_run_draws_members_batch_by_batch_and_reports_those(
         compare(record["train"], spy.batches[chosen], spy.outputs[chosen])
 
 
-def compare(figures: dict[str, Any], seen: list[Batch], outputs: list[Tensor]) -> None:
+def compare(figures: dict[str, Any], seen: list[TrainingBatch], outputs: list[Tensor]) -> None:
     """Worked out example by example: each one with the members that were drawn for it."""
     ensemble, mean, hits = [], [], []
     errors: list[list[float]] = [[] for _ in range(MEMBERS)]
@@ -246,6 +252,6 @@ def test_frozen_parameters_are_drawn_along() -> None:
     trainer = Trainer(ens.train(), LDR(), Recipe())
     x, y = blobs(16)
     wanted = torch.stack([ens.member(j).train()(x) for j in (2, 0)])
-    outputs, _ = trainer.step(Batch(x, y, None, [2, 0]), set(), 1.0, check=True)
+    outputs, _ = trainer.step(TrainingBatch(x, y, None, [2, 0]), set(), 1.0, check=True)
     torch.testing.assert_close(outputs, wanted)
     assert torch.equal(ens.stack[0].weight, fixed)

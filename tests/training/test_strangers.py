@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 import dissensus as ds
-from dissensus.training.single_process import Stopped
+from dissensus.training import Stopped
 
 
 def make_ensemble(members: int = 3, execution: str = "auto") -> ds.Ensemble:

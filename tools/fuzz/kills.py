@@ -54,7 +54,7 @@ def extract(out: Path) -> None:
 
 def train_rank(out: Path, number: int, port: int) -> None:
     """A rank of two, with the environment that ``torchrun`` gives it; three members."""
-    from dissensus.training.distributed import Distributed
+    from dissensus.training import Distributed
 
     ranks = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     os.environ |= {key: str(value) for key, value in ranks.items()}
@@ -230,7 +230,7 @@ def warm_up(kind: str, top: Path) -> None:
         file.write_text(json.dumps(sorted(sys.modules)))
 
     if kind == "torchrun":
-        import dissensus.training.distributed  # noqa: F401
+        import dissensus.training.distributed.run  # noqa: F401
 
         return
     os.waitpid(start(look, top / "err"), 0)

@@ -20,8 +20,14 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from dissensus.ensemble.adapters import AdaptedLinear
-from dissensus.ensemble.buffers import GradientBuffers, Memory, Values
-from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS, Step
+from dissensus.ensemble.operations import (
+    ELEMENTWISE,
+    OPERATIONS,
+    GradientBuffers,
+    Memory,
+    Step,
+    Values,
+)
 from dissensus.ensemble.stack import Tensors, hooked, places_of
 from dissensus.models.layers import LeafTracer, ScaledLinear
 
@@ -152,7 +158,7 @@ def _read(stack: nn.Module) -> Engine | None:
     graphs = [_graph(stack, training=training) for training in (True, False)]
     if graphs[0] is None or graphs[1] is None or str(graphs[0]) != str(graphs[1]):
         return None
-    return _Reader(stack).read(graphs[0])
+    return _GraphReader(stack).read(graphs[0])
 
 
 def _readable(module: nn.Module) -> bool:
@@ -181,7 +187,7 @@ def _is_leaf(module: nn.Module, path: str) -> bool:
     return own or fx.Tracer().is_leaf_module(module, path)
 
 
-class _Reader:
+class _GraphReader:
     """Reads the nodes of a graph into steps."""
 
     def __init__(self, stack: nn.Module) -> None:

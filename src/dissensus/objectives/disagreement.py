@@ -72,7 +72,7 @@ def divdis_pairs(log_probs: Tensor, example_weights: Tensor | None = None) -> Te
         example_weights = log_probs.new_full((batch,), 1 / batch)
     weighted = probs * example_weights[:, None]
     negative_entropy = _x_log_x(weighted.sum(1)).sum(-1)
-    if (members * classes) ** 2 <= AT_ONCE:
+    if (members * classes) ** 2 <= _AT_ONCE:
         by_example = probs.transpose(0, 1).flatten(1)  # [batch, members · classes]
         joint = weighted.transpose(0, 1).flatten(1).T @ by_example  # all pairs in one product
         joints = joint.unflatten(0, (members, classes)).unflatten(2, (members, classes))
@@ -84,7 +84,7 @@ def divdis_pairs(log_probs: Tensor, example_weights: Tensor | None = None) -> Te
 
 
 #: Entries of all pairs' joint distributions that may be held at once.
-AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 20
 
 
 def _negative_joint_entropies(weighted: Tensor, probs: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dissensus.runs.load import device_named
 
 if TYPE_CHECKING:
     from dissensus.runs.train import Train
-    from dissensus.training.distributed import Communicator, Distributed
+    from dissensus.training.distributed.ranks import Communicator, Distributed
 
 T = TypeVar("T")
 
@@ -31,39 +31,28 @@ def distributed_settings(options: Train) -> Distributed | None:
         if mesh is not None:
             raise ValueError("--mesh is for several processes; start them with torchrun")
         return None
-    from dissensus.training.distributed import Distributed
+    from dissensus.training import Distributed
 
     members, data = None, None
     if mesh is not None:
         try:
             members, data = (int(size) for size in mesh.lower().replace("×", "x").split("x"))
         except ValueError:
-            raise ValueError(
-                f"--mesh must be ranks along members x ranks along data, such as 4x2, got {mesh!r}"
-            ) from None
-    return Distributed(members, data, options.rank_timeout, options.sync_batchnorm, options.shard)
+            raise ValueError(f"--mesh must be ranks such as 4x2, got {mesh!r}") from None
+    return Distributed(members, data, options.rank_timeout, options.sync_batchnorm)
 
 
 class Processes:
-    """The processes of a training, open in a ``with``; without ``settings`` there is one."""
+    """The processes of a training; without ``settings`` there is one."""
 
     def __init__(self, settings: Distributed | None, device: str) -> None:
         self.settings, self.first = settings, True
         self.group: Communicator | None = None
         if settings is not None:
-            from dissensus.training.distributed import Communicator
+            from dissensus.training.distributed.ranks import Communicator
 
             self.group = Communicator(device_named(device), settings.timeout)
             self.first = self.group.first
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self.group is not None:
-            if isinstance(error, Exception) and not isinstance(error, ConnectionError):
-                self.group.heartbeat.report(error)
-            self.group.close()
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the first process alone; return its result, a plain value, on all."""
@@ -79,6 +68,6 @@ class Processes:
         """Whether to resume a run: if asked, or if torchrun restarts it after a failure."""
         if self.group is None:
             return resume
-        from dissensus.training.distributed import restarts
+        from dissensus.training.distributed.ranks import restarts
 
         return self.on_first(lambda: resume or (restarts() > 0 and exists()))

@@ -78,9 +78,6 @@ class Train(Settings):
     sync_batchnorm: bool = option(
         False, "Let BatchNorm see whole batches where their rows are spread.", panel=_PROCESSES
     )
-    shard: bool = option(
-        False, "Split each member over the processes along data (FSDP2).", panel=_PROCESSES
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,10 +158,8 @@ def train(
     out = _run_folder(asked)
     if options.overwrite and asked["run"]["resume"]:
         raise ValueError("--resume continues a run and --overwrite replaces it; leave one out")
-    with (
-        Processes(distributed_settings(options), asked["machine"]["device"]) as processes,
-        lock_folder(out, processes.on_first),
-    ):
+    processes = Processes(distributed_settings(options), asked["machine"]["device"])
+    with lock_folder(out, processes.on_first):
         exists = (out / CONFIG).exists
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
@@ -304,7 +299,7 @@ def _trust_flag(run: Path, also: str = "model") -> list[str]:
 def _trackers(names: Sequence[str], out: Path) -> list[Callback]:
     if not names:
         return []
-    from dissensus.training.trackers import make_trackers
+    from dissensus.training.callbacks import make_trackers
 
     try:
         return make_trackers(names, out)

@@ -17,7 +17,7 @@ from dissensus.sklearn.rows import Floats, Rows, equal_folds, tensors
 from dissensus.sklearn.trainings import Job, make_trainings, with_beta
 from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
 from dissensus.training import Training, fit_fleet
-from dissensus.training.meters import judge
+from dissensus.training.evaluation import judge
 
 
 def choose_beta(

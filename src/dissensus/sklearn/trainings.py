@@ -29,7 +29,7 @@ from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import Rows, common_split, pad, tensors
 from dissensus.tools.specs import check_integer, check_number
 from dissensus.training import History, Optimizer, Recipe, Training, fit_fleet, predict
-from dissensus.training.meters import Meter
+from dissensus.training.evaluation import Meter
 from dissensus.training.step import Trainer
 from dissensus.training.stream import make_stream
 
@@ -239,11 +239,11 @@ def train_once(
     """
     ens, objective, recipe = training.ens, training.objective, training.recipe
     assert isinstance(objective, Objective)
-    trainer, meter = Trainer(ens, objective, recipe), Meter(ens.members, ens.combine)
+    trainer = Trainer(ens, objective, recipe)
     if moments is not None:
-        trainer.load(moments)
+        trainer.members.load(moments)
     stream = make_stream(training.train, objective, None, None, recipe, ens.members, ens.device)
-    meter.own = stream.own_batches
+    meter = Meter(ens.members, ens.combine, own=stream.own_batches)
     with torch.random.fork_rng():
         ens.train()
         for batch in stream.epoch(number):
@@ -252,7 +252,7 @@ def train_once(
             if not np.isfinite(loss):
                 raise ValueError(f"the loss is {loss}; lower the learning rate")
             meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
-    return {"epoch": 1, "train": meter.record()}, trainer.state()
+    return {"epoch": 1, "train": meter.record()}, trainer.members.state()
 
 
 def _split(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:

@@ -1,39 +1,42 @@
-"""The training loop: batch, outputs, objective, step, log; whichever the objective."""
+"""The training loop: batch, outputs, objective, step, log, checkpoint; whichever the objective."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, Terms, as_objective
-from dissensus.tools.files import lock_folder
 from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
-from dissensus.training.callbacks import Hooks
-from dissensus.training.checkpoints import Checkpoints
-from dissensus.training.history import History, RunState, select
-from dissensus.training.layout import Distributed
-from dissensus.training.meters import Meter
+from dissensus.training.callbacks import Callback, Hooks, make_trackers
+from dissensus.training.distributed.ranks import Distributed
+from dissensus.training.evaluation import Meter, evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
-from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
+from dissensus.training.run_state import Checkpoints, History, RunState, run_config
 from dissensus.training.step import Trainer, computes_bfloat16
-from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
-from dissensus.training.trackers import make_trackers
+from dissensus.training.stream import LabelledAugmentation, Stream, TrainingBatch, make_stream
 
 
 class NonFiniteLoss(ValueError):
     """The loss became NaN or infinite."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was interrupted after a step; what was done is saved if there is a run folder."""
 
 
 def fit(
@@ -88,39 +91,270 @@ def fit(
     """
     if recipe is not None and settings:
         raise ValueError(f"give recipe= or settings, not both; got {sorted(settings)}")
-    chosen = Recipe.of(settings) if recipe is None else recipe
-    parsed = as_objective(objective)
-    folder = None if out is None else RunFolder(out)
+    recipe, parsed = recipe or Recipe.of(settings), as_objective(objective)
     train, val, disagreement = map(as_tensors, (train, val, disagreement))
-    if distributed and chosen.own_batches:
-        raise ValueError(
-            "shuffle='members' and bootstrap=True do not work across processes, which share the "
-            "rows of each batch; leave out distributed"
+    if distributed:
+        from dissensus.training.distributed.run import DistributedRun
+
+        mesh = Distributed() if distributed is True else distributed
+        run: Run = DistributedRun(ens, parsed, recipe, mesh)
+    else:
+        run = Run(ens, parsed, recipe)
+    return run.fit(
+        train,
+        val,
+        partial(make_stream, train, parsed, disagreement, augment, recipe, ens.members),
+        [*callbacks, *make_trackers(track, out)],
+        out,
+        run_config(ens, parsed, recipe, config or {}),
+        resume=resume,
+        progress=progress,
+    )
+
+
+class Run:
+    """A training in one process. ``distributed.DistributedRun`` is the part of one of several."""
+
+    stream: Stream  # of training batches
+    checkpoints: Checkpoints
+    trainer: Trainer
+    hooks: Hooks
+    bar: ProgressBar
+
+    def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
+        self.ens, self.objective, self.recipe = ens, objective, recipe
+        self.interruption = Interruption()
+        self.interval = CheckpointInterval(recipe.checkpoint_every)
+        self.clock = 0.0
+        named = ens.named_parameters()  # which takes its time: once, not every epoch
+        self.trained = {name: weights for name, weights in named if weights.requires_grad}
+
+    def fit(
+        self,
+        train: Any,
+        val: Any,
+        make_stream: Callable[[torch.device], Stream],
+        callbacks: Sequence[Callback],
+        out: str | Path | None,
+        config: dict[str, Any],
+        *,
+        resume: bool,
+        progress: bool,
+    ) -> History:
+        """Train from the start or from the checkpoint in ``out``, to the end."""
+        folder, self.hooks = self.open_folder(out), Hooks(callbacks)
+        with nullcontext() if folder is None else folder.lock():
+            self.stream = make_stream(self.ens.device)
+            _check_selection(self.ens, val, self.recipe)
+            _check_precision(self.ens, self.recipe)
+            self.checkpoints = Checkpoints(self.ens, self.recipe, folder, self.stream, config)
+            with self.hooks, torch.random.fork_rng(), self.interruption:
+                self.start(resume=resume)
+                title, total = type(self.objective).__name__, self.recipe.epochs * len(self.stream)
+                with ProgressBar(title, total, show=progress) as self.bar:
+                    self.hooks.start(config)
+                    self.train(train, val)
+            history = self.finish()
+            self.hooks.end(history)
+            return history
+
+    def start(self, *, resume: bool) -> None:
+        """Bring back what there is, choose the execution, and make the trainer."""
+        self.checkpoints.start(resume=resume)
+        if self.ens.execution == "tune" and not self.state.execution:
+            self.state.execution = self.tune()
+        self.trainer = self.make_trainer()
+        self.checkpoints.restore_trainer(self.trainer)
+
+    # ---- the loop -------------------------------------------------------------------------------
+
+    def train(self, train: Any, val: Any) -> None:
+        """All epochs that are left: train, measure, choose the best, log, save."""
+        recipe, state, bar = self.recipe, self.state, self.bar
+        while not state.over(recipe):
+            meter = self.train_epoch()
+            record = self.measure(meter, train, val)
+            _check_metrics(record)
+            if state.add(record, recipe):
+                self.checkpoints.keep_best()
+            self.trainer.members.advance("epoch", _scheduled_metric(record, recipe))
+            metrics = _describe(record)
+            bar.update(note=metrics)
+            bar.log(f"{bar.title}: epoch {state.epoch}/{recipe.epochs}, {metrics}")
+            self.stop_clock()
+            if self.call_back(record):
+                state.ended = "callback"
+            self.checkpoints.save(self.trainer, record)
+
+    def train_epoch(self) -> Meter:
+        """The batches of an epoch that are left: batch, outputs, objective, step, log, save."""
+        state, batches = self.state, len(self.stream)
+        self.clock = time.perf_counter()
+        if not self.ens.training:
+            self.ens.train()
+        meter, start = self.make_meter(), state.batch
+        self.checkpoints.restore_meter(meter)
+        for batch in self.batches():
+            outputs, terms = self.step(batch)
+            if state.epoch == state.batch == 0:
+                meter.check(outputs, batch.y)
+            meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
+            state.batch += 1
+            self.bar.update(state.epoch * batches + state.batch)
+            if self.stopping:
+                break
+            if self.checkpoint_due() and state.batch < batches:
+                self.save_within_epoch(meter)
+        if self.stopping:
+            if state.batch > start:
+                self.save_within_epoch(meter)
+            raise self._stopped()
+        self._check_weights()
+        state.epoch, state.batch = state.epoch + 1, 0
+        return meter
+
+    def batches(self) -> Iterator[TrainingBatch]:
+        """The batches of an epoch that are left; none where Ctrl-C also hit a loader's workers."""
+        state, randomness = self.state, self.checkpoints.restore_randomness()
+        try:
+            yield from self.stream.epoch(state.epoch, state.batch, randomness)
+        except RuntimeError:
+            if not self.stopping:
+                raise
+
+    def step(self, batch: TrainingBatch) -> tuple[Tensor, Terms]:
+        """Outputs, objective, gradients and update; in the first epoch with all checks."""
+        trainer, state, batches = self.trainer, self.state, len(self.stream)
+        scale = self.recipe.scale(state.epoch + state.batch / batches)
+        outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
+        if not math.isfinite(terms.loss):
+            raise _non_finite(self.objective, terms, state)
+        trainer.members.advance("batch")
+        if self.hooks.steppers:
+            self.hooks.step(state.epoch * batches + state.batch + 1, terms)
+        return outputs, terms
+
+    def measure(self, meter: Meter, train: Any, val: Any) -> dict[str, Any]:
+        """The record of an epoch: metrics of training and validation data."""
+        record: dict[str, Any] = {"epoch": self.state.epoch, "train": meter.record()}
+        if self.recipe.exact_train:
+            record["train_exact"] = self.evaluate(train)
+        if val is not None:
+            record["val"] = self.evaluate(val)
+        return record
+
+    def save_within_epoch(self, meter: Meter) -> None:
+        """Save in the middle of an epoch."""
+        self._check_weights()
+        self.stop_clock()
+        self.checkpoints.save_within_epoch(self.trainer, meter)
+
+    def finish(self) -> History:
+        """Put the best weights in place and write what came out."""
+        self.ens.objective = name_objective(self.objective)
+        return self.checkpoints.finish()
+
+    # ---- its parts ------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RunState:
+        """The progress of the run."""
+        return self.checkpoints.state
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to stop after the last step."""
+        return self.interruption.wanted
+
+    def open_folder(self, out: str | Path | None) -> RunFolder | None:
+        """The folder of the run, if it is to have one."""
+        return None if out is None else RunFolder(out)
+
+    def make_trainer(self) -> Trainer:
+        """What steps the members."""
+        return Trainer(self.ens, self.objective, self.recipe)
+
+    def make_meter(self) -> Meter:
+        """The meter of an epoch."""
+        return Meter(self.ens.members, self.ens.combine, own=self.stream.own_batches)
+
+    def checkpoint_due(self) -> bool:
+        """Whether to save within the epoch now."""
+        return self.checkpoints.folder is not None and self.interval.due(self.state.batch)
+
+    def tune(self) -> str:
+        """Measure which execution is faster, and use it."""
+        self.ens.tune(self.stream.first_inputs())
+        return self.ens.execution
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """The metrics of a data set."""
+        return evaluate(self.ens, data, self.recipe.batch_size)
+
+    def call_back(self, record: dict[str, Any]) -> bool:
+        """Call back after an epoch; whether a callback ends training."""
+        return self.hooks.epoch(record, self.ens)
+
+    def stop_clock(self) -> None:
+        """Add the seconds since the last call to those of the run."""
+        now = time.perf_counter()
+        self.state.seconds, self.clock = self.state.seconds + now - self.clock, now
+
+    def _stopped(self) -> Stopped:
+        state, folder = self.state, self.checkpoints.folder
+        text = (
+            f"stopped in epoch {state.epoch + 1} after {state.batch} of {len(self.stream)} batches"
         )
-    callbacks = [*callbacks, *make_trackers(track, out)]
-    with _start_process(ens, distributed) as process, _lock(folder, process):
-        holder = process.members, process.ens.device, process.rank
-        stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
-        _check_selection(ens, val, chosen)
-        _check_precision(ens, chosen)
-        checkpoints = Checkpoints(process, parsed, chosen, folder, stream)
-        hooks = Hooks(callbacks, first=process.first)
-        with hooks, torch.random.fork_rng(), Interruption() as interruption:
-            resume = process.should_resume(resume, folder)
-            checkpoints.start(config or {}, resume=resume)
-            if (not resume or checkpoints.fresh) and ens.execution == "tune":
-                checkpoints.state.execution = process.tune(stream)
-            trainer = process.make_trainer(parsed, chosen)
-            checkpoints.restore_trainer(trainer)
-            title, total = type(parsed).__name__, chosen.epochs * len(stream)
-            with ProgressBar(title, total, show=progress and process.first) as bar:
-                run = _Run(process, stream, trainer, checkpoints, interruption, bar, hooks)
-                hooks.start(checkpoints.config(config or {}))
-                _train(run, train, val, callbacks)
-        ens.objective = name_objective(parsed)
-        history = checkpoints.finish()
-        hooks.end(history)
-        return history
+        if folder is None:
+            text += "; nothing was saved, as there is no run folder (out=…)"
+        else:
+            text += f"; saved, go on with resume=True (--resume) and out={folder.path}"
+        self.bar.say(text[0].upper() + text[1:])
+        return Stopped(text)
+
+    def _check_weights(self) -> None:
+        """Raise rather than replace a good checkpoint by weights that are not finite."""
+        for name, weights in self.trained.items():
+            # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
+            if not math.isfinite(weights.detach().sum()) and not bool(weights.isfinite().all()):
+                raise NonFiniteLoss(
+                    f"{name} is not finite after epoch {self.state.epoch + 1}, batch "
+                    f"{self.state.batch}, though the loss is; {_REMEDY}"
+                )
+
+
+class Interruption:
+    """While entered, the first Ctrl-C or SIGTERM only sets ``wanted``; a second one interrupts.
+
+    In a thread other than the main one signals cannot be caught, and ``wanted`` stays False.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+
+# ---- names, checks and messages -----------------------------------------------------------------
+
+_REMEDY = (
+    "a checkpoint, if there is one, is from before it. Lower the learning rate or clip gradients "
+    "(clip=1.0)"
+)
 
 
 def name_objective(objective: Objective) -> str:
@@ -131,165 +365,13 @@ def name_objective(objective: Objective) -> str:
         return type(objective).__name__
 
 
-def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess:
-    if not distributed:
-        return SingleProcess(ens)
-    if ens.sharing:
-        raise ValueError(
-            "members with sharing='adapters' cannot be spread over processes, as they share "
-            "weights; leave out distributed, or use sharing=None"
-        )
-    from dissensus.training.distributed import ProcessGroup
-
-    return ProcessGroup(ens, Distributed() if distributed is True else distributed)
-
-
-def _lock(folder: RunFolder | None, process: SingleProcess) -> AbstractContextManager[None]:
-    """No other process may write to the folder of the run."""
-    return nullcontext() if folder is None else lock_folder(folder.path, process.on_first)
-
-
-# ---- the loop -----------------------------------------------------------------------------------
-
-
-@dataclass
-class _Run:
-    """All that takes part in a run."""
-
-    process: SingleProcess
-    stream: Stream
-    trainer: Trainer
-    checkpoints: Checkpoints
-    interruption: Interruption
-    bar: ProgressBar
-    hooks: Hooks
-    interval: CheckpointInterval | None = None  # None: there is no folder to save to
-    clock: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.state, self.batches = self.checkpoints.state, len(self.stream)
-        named = self.process.ens.named_parameters()  # which takes its time: once, not every epoch
-        self.trained = {name: weights for name, weights in named if weights.requires_grad}
-        if self.checkpoints.folder is not None:
-            self.interval = CheckpointInterval(self.trainer.recipe.checkpoint_every)
-
-    def stop_clock(self) -> None:
-        """Add the seconds since the last call to those of the run."""
-        now = time.perf_counter()
-        self.state.seconds, self.clock = self.state.seconds + now - self.clock, now
-
-
-def _train(run: _Run, train: Any, val: Any, callbacks: Sequence[Callback]) -> None:
-    """All epochs that are left: train, evaluate, choose the best, log, save."""
-    process, recipe, state, bar = run.process, run.trainer.recipe, run.state, run.bar
-    while not state.over(recipe):
-        meter = _train_epoch(run)
-        record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
-        process.synchronize_statistics()
-        if recipe.exact_train:
-            record["train_exact"] = process.evaluate(train, recipe.batch_size)
-        if val is not None:
-            record["val"] = process.evaluate(val, recipe.batch_size)
-        record = process.broadcast(record)
-        _check_metrics(record)
-        if select(state, record, recipe):
-            run.checkpoints.keep_best()
-        state.epochs.append(record)
-        run.trainer.members.advance("epoch", _scheduled_metric(record, recipe))
-        metrics = _describe(record)
-        bar.update(note=metrics)
-        bar.log(f"{bar.title}: epoch {state.epoch}/{recipe.epochs}, {metrics}")
-        run.stop_clock()
-        if process.call(callbacks, record):
-            state.ended = "callback"
-        run.checkpoints.save(run.trainer, record)
-
-
-def _train_epoch(run: _Run) -> Meter:
-    """The batches of an epoch that are left: batch, outputs, objective, step, log."""
-    process, state, interruption, interval = run.process, run.state, run.interruption, run.interval
-    run.clock = time.perf_counter()
-    if not process.ens.training:
-        process.ens.train()
-    meter, start, batches = run.checkpoints.restore_meter(), state.batch, run.batches
-    for batch in _batches(run):
-        outputs, terms = _step(run, batch)
-        if state.epoch == state.batch == 0:
-            meter.check(outputs, batch.y)
-        meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
-        state.batch += 1
-        run.bar.update(state.epoch * batches + state.batch)
-        if process.should_stop(interruption):
-            break
-        due = interval is not None and process.should_save(interval, state.batch)
-        if due and state.batch < batches:
-            _save(run, meter)
-    if process.should_stop(interruption):
-        if state.batch > start:
-            _save(run, meter)
-        raise _stopped(run)
-    _check_weights(run)
-    state.epoch, state.batch = state.epoch + 1, 0
-    return meter
-
-
-def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
-    """Outputs, objective, gradients and update; in the first epoch with all checks."""
-    trainer, state = run.trainer, run.state
-    scale = trainer.recipe.scale(state.epoch + state.batch / run.batches)
-    outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
-    if not math.isfinite(terms.loss):
-        raise _non_finite(trainer, outputs, terms, state)
-    trainer.members.advance("batch")
-    if run.hooks.steppers:
-        run.hooks.step(state.epoch * run.batches + state.batch + 1, terms)
-    return outputs, terms
-
-
-def _batches(run: _Run) -> Iterator[Batch]:
-    """The batches of an epoch that are left; none where Ctrl-C also hit a loader's workers."""
-    state = run.state
-    try:
-        yield from run.stream.epoch(state.epoch, state.batch, run.checkpoints.restore_randomness())
-    except RuntimeError:
-        if not (run.interruption.wanted and run.process.single):
-            raise
-
-
-def _save(run: _Run, meter: Meter) -> None:
-    """Save in the middle of an epoch."""
-    _check_weights(run)
-    run.stop_clock()
-    run.checkpoints.save_within_epoch(run.trainer, meter)
-
-
-def _stopped(run: _Run) -> Stopped:
-    state, folder, batches = run.state, run.checkpoints.folder, run.batches
-    text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
-    if folder is None:
-        text += "; nothing was saved, as there is no run folder (out=…)"
-    else:
-        text += f"; saved, go on with resume=True (--resume) and out={folder.path}"
-    run.bar.say(text[0].upper() + text[1:])
-    return Stopped(text)
-
-
-def _scheduled_metric(record: dict[str, Any], recipe: Recipe) -> float:
-    """What a scheduler that watches a metric gets: that of validation data, or training error."""
-    name = "ensemble_error" if recipe.select_by == "last" else recipe.select_by
-    return float(record["val"][name] if "val" in record else _error(record["train"]))
-
-
-# ---- checks and messages ------------------------------------------------------------------------
-
-
 def _check_precision(ens: Ensemble, recipe: Recipe) -> None:
     """Warn of bfloat16 where it would be emulated."""
     if recipe.amp and not computes_bfloat16(ens.device):
         warnings.warn(
             "this processor has no instructions for bfloat16 and emulates them, which makes "
             "training many times slower; leave out amp",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -300,29 +382,8 @@ def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
     if recipe.select_by == "accuracy" and ens.combine == "mean":
         raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
     if val is not None:
-        device = torch.device("cpu")
-        as_batches(
-            split_weights(val)[0],
-            recipe.batch_size,
-            shuffle=False,
-            device=device,
-            what="validation",
-        )
-
-
-def _check_weights(run: _Run) -> None:
-    """Raise rather than save weights that are not finite over a checkpoint whose weights are."""
-    for name, parameter in run.trained.items():
-        # Of weights that are split over processes, the part that is here.
-        weights = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
-        if not math.isfinite(weights.detach().sum()) and not bool(weights.isfinite().all()):
-            epoch, batch = run.state.epoch + 1, run.state.batch
-            raise NonFiniteLoss(
-                f"{name} is not finite after epoch {epoch}, batch {batch}, though "
-                "the loss is; the last checkpoint is from before it. Lower the learning rate or "
-                "clip gradients (clip=1.0)"
-            )
+        rows, device = split_weights(val)[0], torch.device("cpu")
+        as_batches(rows, recipe.batch_size, shuffle=False, device=device, what="validation")
 
 
 def _check_metrics(record: dict[str, Any]) -> None:
@@ -332,19 +393,16 @@ def _check_metrics(record: dict[str, Any]) -> None:
         if not math.isfinite(error):
             raise NonFiniteLoss(
                 f"the error on {part} data is {error} after epoch {record['epoch']}, though the "
-                "weights are finite; the last checkpoint is from before it. Look for NaN or very "
-                "large values in these data"
+                "weights are finite; look for NaN or very large values in these data"
             )
 
 
-def _non_finite(trainer: Trainer, outputs: Tensor, terms: Terms, state: RunState) -> NonFiniteLoss:
+def _non_finite(objective: Objective, terms: Terms, state: RunState) -> NonFiniteLoss:
     bad = [name for name, part in terms.parts.items() if not math.isfinite(part)]
     cause = f" (not finite: {', '.join(bad)})" if bad else ""
-    name, loss = type(trainer.objective).__name__, float(terms.loss)
     return NonFiniteLoss(
-        f"{trainer.locate(outputs)}the loss of {name} is {loss} at epoch {state.epoch + 1}, batch "
-        f"{state.batch + 1}{cause}; a checkpoint, if there is one, is from before it. Lower the "
-        "learning rate, clip gradients (clip=1.0), or look at the batch"
+        f"the loss of {type(objective).__name__} is {float(terms.loss)} at epoch "
+        f"{state.epoch + 1}, batch {state.batch + 1}{cause}; {_REMEDY}, or look at the batch"
     )
 
 
@@ -352,6 +410,12 @@ def _error(metrics: dict[str, Any]) -> float:
     """ERR; or mean ERR, where members were trained on examples of their own."""
     error: float = metrics.get("ensemble_error", metrics["member_error"])
     return error
+
+
+def _scheduled_metric(record: dict[str, Any], recipe: Recipe) -> float:
+    """What a scheduler that watches a metric gets: that of validation data, or training error."""
+    name = "ensemble_error" if recipe.select_by == "last" else recipe.select_by
+    return float(record["val"][name] if "val" in record else _error(record["train"]))
 
 
 def _describe(record: dict[str, Any]) -> str:

@@ -23,9 +23,9 @@ from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_tensors, split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet import Fleet
-from dissensus.training.history import History, RunState, select
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
+from dissensus.training.run_state import History, RunState
 from dissensus.training.stream import as_strangers
 
 OnEnd = Callable[[int, History], None]
@@ -216,11 +216,8 @@ class _RunningFleet:
             if failure is not None:
                 state.ended = f"failed: {failure}"
                 continue
-            state.epochs.append(record)
-            if select(state, record, recipe):
+            if state.add(record, recipe):
                 better.append(place)
-            if state.epoch >= recipe.epochs and not state.ended:
-                state.ended = "epochs"
         self.fleet.keep_best(better)
         outputs = self.fleet.outputs
         return {} if outputs is None else {self.running[p][0]: outputs[p] for p in better}

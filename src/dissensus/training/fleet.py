@@ -22,7 +22,7 @@ from dissensus.training.batches import (
     pieces,
     shuffled,
 )
-from dissensus.training.meters import FleetMeter, check_task
+from dissensus.training.evaluation import KEPT, check_task, judge, record_of
 from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.shared_weights import SharingOptimizer
 from dissensus.training.stream import ORDER, STRANGERS
@@ -312,3 +312,78 @@ def _pick(parts: Sequence[Tensor], index: Sequence[Tensor]) -> Tensor:
 def _objective(training: Training) -> Objective:
     assert isinstance(training.objective, Objective)
     return training.objective
+
+
+# ---- metrics ------------------------------------------------------------------------------------
+
+
+class FleetMeter:
+    """The metrics of each ensemble of a fleet, as a ``Meter`` has them, computed together."""
+
+    def __init__(self, combine: str) -> None:
+        self.combine = combine
+        self.examples: Tensor | float = 0.0  # of all ensembles, or, weighed, of each
+        # Outputs of the batches that are kept, ``rows`` of them, in one block: if each had its own
+        # between the larger tensors of a step, memory would be left in pieces that nothing fits in.
+        self.outputs: Tensor | None = None
+        self.rows = 0
+        self.targets: list[Tensor] = []
+        self.weights: list[Tensor] = []
+        self.parts: list[dict[str, Tensor]] = []
+        self.sums: dict[str, Tensor] = {}
+        self.part_sums: dict[str, Tensor] = {}
+
+    def add(
+        self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
+    ) -> None:
+        """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
+        *before, rows, width = outputs.shape
+        if self.outputs is None or self.rows + rows > self.outputs.shape[2]:
+            if self.rows:
+                self._flush()
+            batches = 1 + -(-KEPT // outputs.numel())
+            self.outputs = outputs.new_empty(*before, batches * rows, width)
+        self.outputs[:, :, self.rows : self.rows + rows] = outputs
+        self.rows += rows
+        self.weights += weights
+        self.targets.append(targets)
+        self.parts.append(parts)
+        if len(self.targets) * outputs.numel() >= KEPT:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self.outputs is not None
+        outputs, targets = self.outputs[:, :, : self.rows], torch.cat(self.targets, 1)
+        weights = [torch.cat(self.weights, 1)] if self.weights else []
+        sums = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
+        for name, value in sums.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        sizes = torch.tensor([float(t.shape[1]) for t in self.targets], device=targets.device)
+        for name in self.parts[0]:
+            total = sizes.double() @ torch.stack([part[name] for part in self.parts]).double()
+            before = self.part_sums.get(name)
+            self.part_sums[name] = total if before is None else before + total
+        self.examples = self.examples + (
+            weights[0].double().sum(1) if weights else targets.shape[1]
+        )
+        self.rows, self.targets, self.weights, self.parts = 0, [], [], []
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record for each ensemble."""
+        if self.rows:
+            self._flush()
+        sums = dict(self.sums)
+        sums["member_error"] = sums["member"].mean(1)
+        sums["examples"] = torch.as_tensor(self.examples).expand_as(sums["member_error"])
+        sums["per_member"] = sums.pop("member") / sums["examples"][:, None]
+        if "hits" in sums:
+            sums["per_member_hits"] = sums.pop("member_hits") / sums["examples"][:, None]
+        columns = {name: value.tolist() for name, value in sums.items()}
+        parts = {name: value.tolist() for name, value in self.part_sums.items()}
+        return [
+            record_of(
+                {name: values[place] for name, values in columns.items()}
+                | {"parts": {name: values[place] for name, values in parts.items()}}
+            )
+            for place in range(len(columns["ensemble_error"]))
+        ]

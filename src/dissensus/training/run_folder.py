@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from dissensus.tools.files import (
     format_toml,
     keep_copy,
+    lock_folder,
     parse_json,
     read_safetensors,
     read_toml,
@@ -50,8 +52,12 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> None:
-        """Make or check the folder before any work is done."""
+    def lock(self) -> AbstractContextManager[None]:
+        """While entered, no other process may write to the folder."""
+        return lock_folder(self.path)
+
+    def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> str:
+        """Make or check the folder before any work; returns what was mended, "" if nothing was."""
         prepare_folder(self.path, needed)
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
@@ -65,6 +71,7 @@ class RunFolder:
             kept = {name: before[name] for name in before if name != "training"}
             config = {**kept, **{name: _over(kept.get(name), config[name]) for name in config}}
         write_text(self.path / CONFIG, format_toml(config))
+        return self._mend_checkpoint() if resume else ""
 
     def _checked_before(self, config: dict[str, Any]) -> dict[str, Any]:
         """The settings that the run was started with; raises unless ``config`` says the same."""
@@ -111,7 +118,11 @@ class RunFolder:
         write_safetensors(self.path / CHECKPOINT, tensors, header)
         write_text(self.path / STATE, json.dumps(values, indent=1) + "\n")
 
-    def mend_checkpoint(self) -> str:
+    def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and values of the checkpoint; None where there is none."""
+        return read_checkpoint(self.path)
+
+    def _mend_checkpoint(self) -> str:
         """Put the previous checkpoint in the place of a damaged one, and say so; "" if all is well.
 
         Where that is damaged too, nothing is changed, and reading the checkpoint will fail.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.adapters import rows_of
@@ -25,7 +25,7 @@ from dissensus.objectives.fast import fleet_value_and_gradient, value_and_gradie
 from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.recipe import Recipe
 from dissensus.training.shared_weights import SharingOptimizer, check_recipe, mean_gradients
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer, TorchSchedule
 
 #: Parts of an objective that need the outputs of several members on the same examples.
@@ -38,15 +38,13 @@ Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 class Trainer:
     """Steps the members of an ensemble on one batch after the other."""
 
-    def __init__(
-        self, ens: Ensemble, objective: Objective, recipe: Recipe, members: Members | None = None
-    ) -> None:
+    def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
         self.ens, self.objective, self.recipe = ens, objective, recipe
         held = SeparateMembers if ens.stack is None else StackedMembers
-        self.members: Members = members or held(ens, recipe)
+        self.members: HeldMembers = held(ens, recipe)
 
     def step(
-        self, batch: Batch, frozen: set[int], scale: float, *, check: bool
+        self, batch: TrainingBatch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms.
 
@@ -55,32 +53,24 @@ class Trainer:
         """
         drawn = range(self.ens.members) if batch.drawn is None else batch.drawn
         trained = set(self.objective.trained_members(drawn)) - frozen
-        return self.train(batch, trained, scale, check=check)
-
-    def train(
-        self, batch: Batch, trained: set[int], scale: float, *, check: bool
-    ) -> tuple[Tensor, Terms]:
-        """As :meth:`step`, with the members to update known."""
-        inputs = [batch.x] if batch.extra is None else [batch.x, batch.extra]
-        outputs, backward = self.members.forward(inputs, batch.drawn, trained, own=batch.own)
-        seen, terms, gradients = self.evaluate(outputs, batch, check=check)
+        outputs, backward = self.members.forward(batch, trained)
+        terms, gradients = self.evaluate(outputs, batch, check=check)
         # Where the loss is not finite, the weights of before are worth keeping.
         if trained and math.isfinite(terms.loss):
-            update = self.reduce(backward(gradients))
-            self.members.update(update, batch.drawn, trained, scale)
-        return seen, terms
+            self.members.update(backward(gradients), batch.drawn, trained, scale)
+        return outputs[0].detach(), terms
 
     def evaluate(
-        self, outputs: Sequence[Tensor], batch: Batch, *, check: bool
-    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
-        """The outputs that the objective saw, its terms, and its gradient at ``outputs``.
+        self, outputs: Sequence[Tensor], batch: TrainingBatch, *, check: bool
+    ) -> tuple[Terms, Sequence[Tensor]]:
+        """The objective's terms and its gradient at ``outputs``.
 
         ``outputs`` are those on the batch and, where there are any, on unlabelled inputs. The
         gradient is scaled so that each member takes the step of its own loss.
         """
         logits, *unlabelled = map(single_precision, outputs)
         if batch.own:
-            return outputs[0].detach(), *self._evaluate_own(logits, batch, check=check)
+            return self._evaluate_own(logits, batch, check=check)
         extra = unlabelled[0] if unlabelled else None
         if check:
             self.objective.check_inputs(logits, batch.y, extra, None, batch.weights)
@@ -88,10 +78,10 @@ class Trainer:
             self.objective, logits, batch.y, extra, None, batch.weights
         )
         scale = self.objective.step_scale(len(logits))
-        return outputs[0].detach(), terms, [gradient * scale for gradient in gradients]
+        return terms, [gradient * scale for gradient in gradients]
 
     def _evaluate_own(
-        self, logits: Tensor, batch: Batch, *, check: bool
+        self, logits: Tensor, batch: TrainingBatch, *, check: bool
     ) -> tuple[Terms, list[Tensor]]:
         """The same where each member has its own examples: a fleet of ensembles of one member."""
         weights = [] if batch.weights is None else [batch.weights]
@@ -104,32 +94,13 @@ class Trainer:
         scale = self.objective.step_scale(1)
         return Terms(terms.loss.mean(), parts), [gradient[:, 0] * scale]
 
-    def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The gradients of the whole batch; one process has them already."""
-        return gradients
 
-    def locate(self, outputs: Tensor) -> str:
-        """Which process a loss that is not finite comes from, in front of the error's text."""
-        return ""
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's tensors, for a checkpoint."""
-        return self.members.state()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self.members.load(tensors)
-
-
-class Members(Protocol):
+class HeldMembers(Protocol):
     """The parameters of members, and the optimiser that updates them."""
 
-    def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
-    ) -> tuple[list[Tensor], Backward]:
-        """Outputs of the drawn members (None: all) for each of the inputs, and the way back.
+    def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
+        """Outputs of the drawn members for each of the batch's inputs, and the way back.
 
-        With ``own``, inputs are ``[members, batch, …]``, a batch for each of the drawn members.
         Running statistics change for trained members only.
         """
 
@@ -186,20 +157,17 @@ class StackedMembers:
 
         return SharingOptimizer(make, recipe.optimizer, self.parameters, ens.stack)
 
-    def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
-    ) -> tuple[list[Tensor], Backward]:
-        outputs, backward = self._forward(inputs, drawn, trained, own=own)
+    def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
+        outputs, backward = self._forward(batch, trained)
         if not self.ens.sharing:
             return outputs, backward
-        rows = range(self.ens.members) if drawn is None else drawn
+        rows = range(self.ens.members) if batch.drawn is None else batch.drawn
         taking_part = [member in trained for member in rows]
         shared = [name in self.ens.shared for name in self.parameters]
         return outputs, mean_gradients(backward, shared, taking_part)
 
-    def _forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
-    ) -> tuple[list[Tensor], Backward]:
+    def _forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
+        inputs, drawn, own = batch.inputs(), batch.drawn, batch.own
         index = None if drawn is None else torch.tensor(drawn, device=self.ens.device)
         leaves = self.parameters if index is None else self._rows(self.parameters, index)
         if self.ens.backbone is not None:
@@ -284,27 +252,19 @@ class SeparateMembers:
     def __init__(self, ens: Ensemble, recipe: Recipe) -> None:
         assert ens.unlike is not None
         self.ens, self.recipe, self.modules = ens, recipe, ens.unlike
-        self.parameters = [self._parameters(module) for module in self.modules]
+        self.parameters = [[p for p in m.parameters() if p.requires_grad] for m in self.modules]
         if not any(self.parameters):
             raise ValueError("no parameter requires a gradient: there is nothing to train")
         self.optimizers = []
         for member, own in enumerate(self.parameters):
-            stacks = [self._local(p).detach()[None] for p in own]  # views: they share memory
+            stacks = [p.detach()[None] for p in own]  # views: they share memory
             alone = recipe.for_member(member, ens.members)
             self.optimizers.append(make_optimizer(alone, stacks, 1))
 
-    def _parameters(self, module: nn.Module) -> list[nn.Parameter]:
-        return [p for p in module.parameters() if p.requires_grad]
-
-    def _local(self, parameter: nn.Parameter) -> Tensor:
-        """What this process holds of a parameter."""
-        return parameter
-
-    def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
-    ) -> tuple[list[Tensor], Backward]:
-        rows = range(self.ens.members) if drawn is None else drawn
-        updated = self._updated(drawn, trained)
+    def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
+        inputs, own = batch.inputs(), batch.own
+        rows = range(self.ens.members) if batch.drawn is None else batch.drawn
+        updated = self._updated(batch.drawn, trained)
         idle = [b for m in rows if m not in updated for b in self.modules[m].buffers()]
         before = [buffer.clone() for buffer in idle]
         with autocast(inputs[0], self.recipe):
@@ -316,15 +276,12 @@ class SeparateMembers:
         for buffer, values in zip(idle, before, strict=True):
             buffer.copy_(values)
         leaves = [parameter for member in updated for parameter in self.parameters[member]]
-        return outputs, self._backward(outputs, leaves)
+        return outputs, _autograd(outputs, leaves)
 
     def _outputs(self, x: Tensor, rows: list[int], *, own: bool) -> Tensor:
         if not own:
             return self.ens(x, rows)  # type: ignore[no-any-return]
         return torch.cat([self.ens(batch, [j]) for batch, j in zip(x, rows, strict=True)])
-
-    def _backward(self, outputs: list[Tensor], leaves: list[nn.Parameter]) -> Backward:
-        return _autograd(outputs, leaves)
 
     def _updated(self, drawn: list[int] | None, trained: set[int]) -> list[int]:
         rows = range(self.ens.members) if drawn is None else drawn
@@ -337,11 +294,8 @@ class SeparateMembers:
         for member in self._updated(drawn, trained):
             own = [next(left)[None] for _ in self.parameters[member]]
             if self.recipe.clip is not None:
-                own = self._clipped(own, self.recipe.clip)
+                own = clip_by_member(own, self.recipe.clip)
             self.optimizers[member].step(own, None, scale)
-
-    def _clipped(self, gradients: list[Tensor], limit: float) -> list[Tensor]:
-        return clip_by_member(gradients, limit)
 
     def state(self) -> dict[str, Tensor]:
         return {

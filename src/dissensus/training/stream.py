@@ -42,7 +42,7 @@ class LabelledAugmentation(Protocol):
         """The batch to train on in place of ``(x, y)``."""
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """One training batch: inputs, targets, unlabelled inputs if any, members (None: all).
 
     ``weights`` say how much each example counts; None: all the same. With ``own``, inputs, targets
@@ -55,6 +55,10 @@ class Batch(NamedTuple):
     drawn: list[int] | None
     weights: Tensor | None = None
     own: bool = False
+
+    def inputs(self) -> list[Tensor]:
+        """Labelled inputs and, if there are any, unlabelled ones."""
+        return [self.x] if self.extra is None else [self.x, self.extra]
 
 
 class Stream:
@@ -91,7 +95,7 @@ class Stream:
 
     def epoch(
         self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[TrainingBatch]:
         """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
         seed = derived_seed(self.seed, epoch, ORDER)
         source, weights = self.train.epoch(seed, start), self._weights(seed, start)
@@ -115,7 +119,7 @@ class Stream:
                 extra = self.strangers(x, self.strange)
             drawn = self.objective.sample_members(self.members, self.draws)
             members, own = None if drawn is None else list(drawn), self.own_batches
-            batch = Batch(x, y, extra, members, next(weights), own)
+            batch = TrainingBatch(x, y, extra, members, next(weights), own)
             yield batch if members is None or not own else _draw(batch, members)
             pair = next(source, None)
 
@@ -179,7 +183,7 @@ class Stream:
         return forever()
 
 
-def _draw(batch: Batch, members: list[int]) -> Batch:
+def _draw(batch: TrainingBatch, members: list[int]) -> TrainingBatch:
     """A batch in which each member has its own examples, with those of some members."""
     weights = None if batch.weights is None else batch.weights[members]
     return batch._replace(x=batch.x[members], y=batch.y[members], weights=weights)

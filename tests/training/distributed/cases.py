@@ -73,7 +73,6 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 BOTH: dict[int, dict[str, Any]] = {2: {}, 4: {}}
 ROWS: dict[int, dict[str, Any]] = {2: {"data": 2}, 4: {"data": 2}}
-SHARDED: dict[int, dict[str, Any]] = {2: {"data": 2, "shard": True}}
 
 CASES = [
     *(
@@ -118,16 +117,6 @@ CASES = [
         "adp",
         {2: {"data": 2, "sync_batchnorm": True}, 4: {"data": 2, "sync_batchnorm": True}},
         network="convolutional",
-    ),
-    Case("sharded", "adp", {4: {"data": 2, "shard": True}}, settings={"clip": 0.05}),
-    Case("sharded_ldr", "ldr:active=2", SHARDED, network="head"),
-    Case("sharded_divdis", "divdis", SHARDED, disagreement=True),
-    Case("sharded_adversarial", "joint", SHARDED, adversarial="fgsm:eps=0.1"),
-    Case(
-        "sharded_synchronised",
-        "joint",
-        {2: {"data": 2, "shard": True, "sync_batchnorm": True}},
-        network="unlike",
     ),
     Case(
         "norm_by_rank",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.training import History, fit
-from dissensus.training.distributed import Distributed, restarts
+from dissensus.training import Distributed, History, fit
+from dissensus.training.distributed.ranks import restarts
 
 EPOCHS, BATCHES = 30, 4
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.fsdp  # here, once for all ranks
 from safetensors.torch import save_file
 
-from dissensus.training.distributed import Distributed
+from dissensus.training import Distributed
 from tests.training.distributed.cases import CASES, train
 from tests.training.distributed.stories import FATAL, STORIES
 

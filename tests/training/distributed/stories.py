@@ -16,8 +16,11 @@ from torch import Tensor, nn
 
 from dissensus.cli import main
 from dissensus.ensemble import Ensemble
-from dissensus.training import NonFiniteLoss, Stopped, fit
-from dissensus.training.distributed import Distributed, ProcessGroup, RankFailed
+from dissensus.objectives import parse
+from dissensus.training import Distributed, NonFiniteLoss, Recipe, Stopped, fit
+from dissensus.training.distributed.ranks import RankFailed
+from dissensus.training.distributed.run import DistributedRun
+from dissensus.training.stream import TrainingBatch
 from tests.training.distributed.cases import CASES, Case, data, train
 
 Found = dict[str, Any]
@@ -39,9 +42,7 @@ def pass_on(top: Path, ranks: int) -> Found:
         if ranks == 2:
             stopped_amid(case, folder)
         else:
-            mesh = {"ldr": Distributed(data=2), "adp": Distributed(data=2, shard=True)}.get(
-                name, True
-            )
+            mesh = Distributed(data=2) if name in ("ldr", "adp") else True
             train(case, out=folder, resume=True, epochs=3, distributed=mesh)
         state = json.loads((folder / "state.json").read_text())
         left[name] = [state["epoch"], state["batch"]]
@@ -79,16 +80,12 @@ def traffic(top: Path, ranks: int) -> Found:
 def steps_of(
     ens: Ensemble, mesh: Distributed, objective: str, x: Tensor, y: Tensor, steps: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    from dissensus.objectives import parse
-    from dissensus.training import Recipe
-    from dissensus.training.stream import Batch
-
-    with ProcessGroup(ens, mesh) as process:
-        trainer = process.make_trainer(parse(objective), Recipe())
-        process.ens.train()
-        for _ in range(steps):
-            trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
-        return dict(process.link.sent), dict(process.link.calls)
+    run = DistributedRun(ens, parse(objective), Recipe(), mesh)
+    trainer = run.make_trainer()
+    run.ens.train()
+    for _ in range(steps):
+        trainer.step(TrainingBatch(x, y, None, None), set(), 1.0, check=False)
+    return dict(run.link.sent), dict(run.link.calls)
 
 
 def called_back(top: Path, ranks: int) -> Found:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dissensus.training.layout import Layout
+from dissensus.training.distributed.ranks import Layout
 from tests.training.distributed.cases import CASES, Case, data, make, train
 from tests.training.distributed.stories import EPOCHS, PASSED_ON, run_command
 
@@ -200,12 +200,11 @@ def test_what_is_wrong_is_said_on_all_ranks_and_the_group_goes_on(ranks: int, to
     ("name", "text"),
     [
         ("other_batches", "rank 1 has another batch than rank 0"),
-        ("poisoned", "rank 1 gave outputs that are not finite (members 2)"),
-        ("poisoned_independent", "on rank 1 (members 2) the loss of Independent is nan"),
-        ("hanging", "rank 1 did not come to the exchange"),
+        ("poisoned", "the loss of Joint is nan at epoch 1, batch 1"),
+        ("hanging", "one of them ended, or did not answer for 2 s"),
     ],
 )
-def test_an_error_names_the_rank_on_all_ranks_in_time(name: str, text: str, top: Path) -> None:
+def test_an_error_ends_all_ranks_in_time(name: str, text: str, top: Path) -> None:
     for found in seen(top, name, 2):
         assert text in found["message"]
         assert found["seconds"] < 15

@@ -87,13 +87,14 @@ def test_a_job_goes_on_after_every_blow_and_ends_in_time_at_the_last(tmp_path: P
     """A rank is stopped, then the one that writes is killed; torchrun starts anew each time.
 
     The third blow is one too many: the job ends with the name of the rank, and one process goes on
-    to the end that it would have come to without any accident.
+    to the end that it would have come to without any accident. What ends the others is the time-out
+    of the process group, or torchrun's agent.
     """
     top = tmp_path / "job"
     top.mkdir()
     with Job(top, "--max-restarts", "2") as job:
         job.hit(turn=0, rank=1, number=signal.SIGSTOP, epoch=3)
-        job.wait_for("rank 1 gave no sign of life: killed, stopped, or cut off (seen by rank 0)")
+        job.wait_for("one of them ended, or did not answer for 6 s")
         job.hit(turn=0, rank=1, number=signal.SIGKILL, epoch=3)  # as torchrun does after 30 s
         job.hit(turn=1, rank=0, number=signal.SIGKILL, epoch=job.epoch() + 4)
         job.hit(turn=2, rank=1, number=signal.SIGKILL, epoch=job.epoch() + 4)

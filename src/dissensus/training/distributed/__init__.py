@@ -9,22 +9,7 @@ Along data, gradients are summed. Losses are those of one process and weights ar
 What chance decides: members start, batches are ordered and augmented and LDR's members are drawn
 exactly as in one process. Random layers (dropout) draw other numbers than in one process, the same
 ones in every run with as many ranks.
+
+``ranks`` says who holds what and how ranks exchange tensors, ``exchange`` how outputs are gathered,
+``step`` is the training step of a rank, and ``run`` the training loop of ``fit`` around it.
 """
-
-from __future__ import annotations
-
-from dissensus.training.distributed.communicator import Communicator, launched, restarts
-from dissensus.training.distributed.heartbeat import RankFailed
-from dissensus.training.distributed.process_group import ProcessGroup
-from dissensus.training.distributed.step import DistributedTrainer
-from dissensus.training.layout import Distributed
-
-__all__ = [
-    "Communicator",
-    "Distributed",
-    "DistributedTrainer",
-    "ProcessGroup",
-    "RankFailed",
-    "launched",
-    "restarts",
-]

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Objective
-from dissensus.training.distributed.communicator import Communicator
-from dissensus.training.layout import Layout, Share
-from dissensus.training.meters import Meter, MeterBatch
+from dissensus.training.distributed.ranks import Communicator, Layout, Share
+from dissensus.training.evaluation import Meter, MeterBatch
 from dissensus.training.step import single_precision
 
 _HEAD = 3  # numbers in front of the outputs: wants to stop, rows, a sum over the targets
@@ -27,7 +26,7 @@ class Exchange:
 
     def __init__(self, link: Communicator, *, column: bool = False) -> None:
         self.link = link
-        self.comm = link.column if column else None
+        self.group = link.column if column else link.world
         self.rank = link.along if column else link.rank
         self.wants_to_stop = False  # this rank
         self.stopping = False  # any rank, as of the last exchange
@@ -46,42 +45,31 @@ class Exchange:
         targets: Tensor | None = None,
         kind: str = "train",
     ) -> list[Tensor]:
-        """The whole of each piece, ``[members, rows, outputs]``; differentiable.
+        """The whole of each piece, ``[members, rows, outputs]``.
 
         ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks. Outputs
-        of one ``kind`` always have the same dtype.
+        of one ``kind`` always have the same dtype. The gradient at a whole reaches a rank's own
+        piece without an exchange: every rank evaluates the one loss on the same outputs.
         """
         width, dtype = self._outputs_of(kind, pieces)
-        pieces = [
-            p if p.shape[2] == width else p.new_empty(*p.shape[:2], width, dtype=dtype)
-            for p in pieces
-        ]
-        if torch.is_grad_enabled():
-            gather: Any = _Gathered.apply
-            return list(gather(self, shares, targets, width, *pieces))
-        return self.run(pieces, shares, targets, width)
-
-    def run(
-        self, pieces: Sequence[Tensor], shares: Sequence[Share], targets: Tensor | None, width: int
-    ) -> list[Tensor]:
-        """As :meth:`gather`, for pieces that all have ``width`` outputs, without a gradient."""
         ranks = range(len(shares[0].members) * len(shares[0].rows))
         sizes = [sum(share.size(rank) for share in shares) * width for rank in ranks]
-        flat = pieces[0].new_zeros(_HEAD + max(sizes))
+        flat = pieces[0].new_zeros(_HEAD + max(sizes), dtype=dtype)
         flat[0], flat[1] = float(self.wants_to_stop), shares[0].shape[1]
         flat[2] = self._sum(targets)
         own = torch.cat([piece.detach().flatten() for piece in pieces])
         flat[_HEAD : _HEAD + len(own)] = own
-        whole = self.link.all_gather(flat, "outputs", self.comm)
-        self._check(whole[:, :_HEAD])
+        gathered = self.link.all_gather(flat, "outputs", self.group)
+        self._check(gathered[:, :_HEAD])
         wholes = [flat.new_empty(*share.shape, width) for share in shares]
         for rank in ranks:
             start = _HEAD
-            for share, into in zip(shares, wholes, strict=True):
+            for share, piece, into in zip(shares, pieces, wholes, strict=True):
                 positions, rows = share.of(rank)
-                part = whole[rank, start : start + share.size(rank) * width]
-                shape = len(positions), len(rows), width
-                into[positions, rows.start : rows.stop] = part.view(shape)
+                part = gathered[rank, start : start + share.size(rank) * width]
+                part = part.view(len(positions), len(rows), width)
+                own_part = rank == self.rank and piece.requires_grad and piece.numel()
+                into[positions, rows.start : rows.stop] = piece if own_part else part
                 start += share.size(rank) * width
         return wholes
 
@@ -91,7 +79,7 @@ class Exchange:
             known = next((p for p in pieces if p.numel()), None)
             own = [0, 0] if known is None else [known.shape[2], 1 + _DTYPES.index(known.dtype)]
             pair = torch.tensor(own, device=pieces[0].device)
-            pairs = self.link.all_gather(pair, "shapes", self.comm).tolist()
+            pairs = self.link.all_gather(pair, "shapes", self.group).tolist()
             seen = {tuple(pair) for pair in pairs if pair[0]}
             if len(seen) != 1:
                 raise ValueError(
@@ -119,60 +107,9 @@ class Exchange:
         unlike = (~close[:, 1:].all(1)).nonzero().flatten().tolist()
         if unlike:
             raise ValueError(
-                f"rank {unlike[0]} has another batch than rank 0; all ranks must be given the same "
-                "data in the same order: pass tensors, or a loader whose order follows torch's seed"
+                f"rank {unlike[0]} has another batch than rank 0; give all ranks the same data in "
+                "the same order, as tensors or a loader whose order follows torch's seed"
             )
-
-
-class _Gathered(torch.autograd.Function):
-    """All outputs from each rank's, and back.
-
-    Forward is an all-gather. Backward needs no exchange: every rank evaluates the one loss on the
-    same gathered outputs and so finds the same gradient ∂loss/∂outputs, whole, of which its own
-    members' and rows' is a slice. Adding up the ranks' gradients, as the backward pass of an
-    all-gather does where each rank has a loss of its own, would count one loss several times.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        exchange: Exchange,
-        shares: Sequence[Share],
-        targets: Tensor | None,
-        width: int,
-        *pieces: Tensor,
-    ) -> tuple[Tensor, ...]:
-        ctx.own = [share.of(exchange.rank) for share in shares]
-        return tuple(exchange.run(pieces, shares, targets, width))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        slices = [
-            gradient[positions, rows.start : rows.stop]
-            for gradient, (positions, rows) in zip(gradients, ctx.own, strict=True)
-        ]
-        return None, None, None, None, *slices
-
-
-class _ToAllMembers(torch.autograd.Function):
-    """Inputs as they are; their gradient is the sum of what the ranks' members each have of it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, link: Communicator) -> Tensor:
-        ctx.link = link
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        link = ctx.link
-        return link.all_reduce(gradient.contiguous().clone(), "inputs", link.column), None
-
-
-def to_all_members(x: Tensor, link: Communicator) -> Tensor:
-    """``x`` for the members of a column of ranks, each of which has the whole gradient of it."""
-    apply: Any = _ToAllMembers.apply
-    same: Tensor = apply(x, link)
-    return same
 
 
 # ---- metrics ------------------------------------------------------------------------------------

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import value_and_gradient
-from dissensus.training.distributed.sharding import ShardedMembers
+from dissensus.training.distributed.ranks import Communicator, Share
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.step import Trainer, single_precision
-from dissensus.training.stream import Batch
+from dissensus.training.stream import TrainingBatch
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed.process_group import ProcessGroup
-    from dissensus.training.layout import Share
+    from dissensus.training.distributed.run import DistributedRun
 
 
 class DistributedTrainer(Trainer):
@@ -32,72 +34,75 @@ class DistributedTrainer(Trainer):
     ranks with the same members: each has the part of its rows.
     """
 
-    def __init__(self, process: ProcessGroup, objective: Objective, recipe: Recipe) -> None:
-        own = dataclasses.replace(recipe, optimizer=_own_settings(recipe, process))
-        shards = process.shards
-        members = None if shards is None else ShardedMembers(process.ens, own, shards)
-        super().__init__(process.ens, objective, own, members)
-        self.process = process
-        self.batch = Batch(torch.empty(0), torch.empty(0), None, None)  # the whole one
-        self.shares: list[Share] = []  # of its outputs: on labelled inputs, and on others
+    def __init__(self, run: DistributedRun, objective: Objective, recipe: Recipe) -> None:
+        own = replace(recipe, optimizer=_own_settings(recipe.optimizer, run))
+        super().__init__(run.ens, objective, own)
+        self.run = run
 
     def step(
-        self, batch: Batch, frozen: set[int], scale: float, *, check: bool
+        self, batch: TrainingBatch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns outputs and the objective's terms.
 
         Outputs are those of all members if the objective is coupled, else this rank's own.
         """
-        process, layout, drawn = self.process, self.process.layout, batch.drawn
-        sizes = [len(batch.x)] if batch.extra is None else [len(batch.x), len(batch.extra)]
-        self.batch, self.shares = batch, [layout.share(size, drawn) for size in sizes]
-        positions, rows = self.shares[0].of(process.rank)
-        everyone = list(range(process.members)) if drawn is None else drawn
-        if not positions:
+        run, drawn, inputs = self.run, batch.drawn, batch.inputs()
+        shares = [run.layout.share(len(x), drawn) for x in inputs]
+        (positions, rows), (_, extra_rows) = (share.of(run.link.rank) for share in (shares * 2)[:2])
+        if not positions:  # none of its members is drawn
             none = batch.x.new_empty(0, len(rows), 0, dtype=torch.get_default_dtype())
-            return self.evaluate([none] * len(sizes), batch, check=check)[:2]
-        trained = set(self.objective.trained_members(everyone)) - frozen
-        for layer in process.batch_norms:
+            return self._objective([none] * len(inputs), batch, shares, check=check)[:2]
+        for layer in run.batch_norms:
             layer.idle = not rows
-        extra_rows = self.shares[-1].of(process.rank)[1]
-        part = Batch(
+        everyone = list(range(run.layout.members)) if drawn is None else drawn
+        trained = set(self.objective.trained_members(everyone)) - frozen
+        local = {run.own.index(member) for member in trained if member in run.own}
+        part = TrainingBatch(
             _take(batch.x, rows),
             _take(batch.y, rows),
             None if batch.extra is None else _take(batch.extra, extra_rows),
-            None if drawn is None else [process.own.index(everyone[p]) for p in positions],
-            None if batch.weights is None else _take(batch.weights, rows),
+            None if drawn is None else [run.own.index(everyone[p]) for p in positions],
         )
-        local = {process.own.index(member) for member in trained if member in process.own}
-        return self.train(part, local, scale, check=check)
+        outputs, backward = self.members.forward(part, local)
+        seen, terms, gradients = self._objective(outputs, batch, shares, check=check)
+        if local and math.isfinite(terms.loss):
+            self.members.update(self._summed(backward(gradients)), part.drawn, local, scale)
+        return seen, terms
 
-    def evaluate(
-        self, outputs: Sequence[Tensor], batch: Batch, *, check: bool
+    def _objective(
+        self,
+        outputs: Sequence[Tensor],
+        batch: TrainingBatch,
+        shares: Sequence[Share],
+        *,
+        check: bool,
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
-        """The objective on the outputs of all ranks, or this rank's part of its mean."""
-        rank, shares = self.process.rank, self.shares
-        own = [share.of(rank) for share in shares]
+        """The outputs that the objective saw, its terms, and its gradient at ``outputs``."""
+        own = [share.of(self.run.link.rank) for share in shares]
         pieces = [
             output.detach()[:, : len(rows)] for output, (_, rows) in zip(outputs, own, strict=True)
         ]
         if not self.objective.coupled:
-            terms, gradient = self._evaluate_part(pieces[0], own[0][1], check=check)
+            rows = own[0][1]
+            terms, gradient = self._part(pieces[0], batch, rows, shares[0], check=check)
             return pieces[0], terms, [_pad(gradient, outputs[0])]
         with torch.no_grad():
-            gathered = self.process.exchange.gather(pieces, shares, self.batch.y)
-        whole, terms, gradients = super().evaluate(gathered, self.batch, check=check)
+            gathered = self.run.exchange.gather(pieces, shares, batch.y)
+        terms, gradients = self.evaluate(gathered, batch, check=check)
         slices = [
             _pad(gradient[positions, rows.start : rows.stop], output)
             for gradient, (positions, rows), output in zip(gradients, own, outputs, strict=True)
         ]
-        return whole, terms, slices
+        return gathered[0], terms, slices
 
-    def _evaluate_part(self, outputs: Tensor, rows: range, *, check: bool) -> tuple[Terms, Tensor]:
+    def _part(
+        self, outputs: Tensor, batch: TrainingBatch, rows: range, share: Share, *, check: bool
+    ) -> tuple[Terms, Tensor]:
         """The contribution of this rank's outputs to the mean over all members and rows."""
-        members, count = self.shares[0].shape
+        members, count = share.shape
         if not outputs.numel():
             return Terms(outputs.sum(), {}), outputs
-        logits, batch = single_precision(outputs), self.batch
-        y = batch.y[rows.start : rows.stop]
+        logits, y = single_precision(outputs), batch.y[rows.start : rows.stop]
         if check:
             self.objective.check(logits, y)
         each = logits.new_full((len(logits),), len(rows) / (count * members))
@@ -105,43 +110,24 @@ class DistributedTrainer(Trainer):
         terms, (gradient,) = value_and_gradient(self.objective, logits, y, None, each, examples)
         return terms, gradient * self.objective.step_scale(members)
 
-    def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _summed(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients summed over the ranks that hold the same members, in one exchange."""
-        link = self.process.link
-        if link.data is None or not gradients or self.process.shards is not None:
-            return gradients  # of split members FSDP2 takes the sum
+        link = self.run.link
+        if link.data is None or not gradients:
+            return gradients
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         link.all_reduce(flat, "gradients", link.data)
         parts = flat.split([gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
-    def locate(self, outputs: Tensor) -> str:
-        """Whose outputs are not finite, in front of an error's text."""
-        process = self.process
-        if not self.objective.coupled:
-            return f"on rank {process.rank} (members {_join(process.own)}) "
-        finite = outputs.isfinite().flatten(1).all(1).tolist()
-        everyone = self.batch.drawn or range(process.members)
-        bad = [member for member, good in zip(everyone, finite, strict=True) if not good]
-        if not bad:
-            return ""
-        ranks = sorted({process.layout.owner(member) for member in bad})
-        return f"rank {_join(ranks)} gave outputs that are not finite (members {_join(bad)}); "
 
-
-def _own_settings(recipe: Recipe, process: ProcessGroup) -> Any:
+def _own_settings(settings: Any, run: DistributedRun) -> Any:
     """The optimiser with the learning rates and weight decays of this rank's members."""
-    settings = recipe.optimizer
-    if process.shards is not None and not recipe.named:
-        raise ValueError(
-            "shard=True splits the parameters of a member, which an optimizer or a scheduler of "
-            "torch cannot follow; name them: optimizer='adamw:lr=1e-3', schedule='cosine'"
-        )
     if not isinstance(settings, Optimizer):
         return settings
-    rates, decays = settings.for_members(process.members)
-    lr, decay = (tuple(values[member] for member in process.own) for values in (rates, decays))
-    return dataclasses.replace(settings, lr=lr, weight_decay=decay)
+    rates, decays = settings.for_members(run.layout.members)
+    lr, decay = (tuple(values[member] for member in run.own) for values in (rates, decays))
+    return replace(settings, lr=lr, weight_decay=decay)
 
 
 def _take(values: Tensor, rows: range) -> Tensor:
@@ -160,5 +146,92 @@ def _pad(gradient: Tensor, outputs: Tensor) -> Tensor:
     return padded
 
 
-def _join(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+# ---- BatchNorm over whole batches, of which every rank has some rows ----------------------------
+
+
+class WholeBatchNorm(nn.Module):
+    """A BatchNorm layer whose mean and variance are over the rows of all ranks in a data group.
+
+    Stands in the place of a layer with the layer's own tensors under the same names. An ``idle``
+    rank takes part with rows that do not count.
+    """
+
+    def __init__(self, layer: _BatchNorm, link: Communicator) -> None:
+        super().__init__()
+        self._parameters, self._buffers = layer._parameters, layer._buffers
+        self.eps, self.momentum = layer.eps, layer.momentum
+        self.tracks = layer.track_running_stats
+        self.link = [link]  # in a list: a copy of the layer must not copy the communicator
+        self.idle = False
+        self.train(layer.training)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WholeBatchNorm:
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As nn.BatchNorm does it, with statistics of all ranks while training."""
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        mean, var = self._buffers.get("running_mean"), self._buffers.get("running_var")
+        if not self.training and mean is not None:
+            return nn.functional.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        shape = [1, -1, *[1] * (x.ndim - 2)]
+        wide = x.double()  # sums of squares lose digits
+        count = wide.new_full((1,), x.numel() / x.shape[1])
+        sums = torch.cat([wide.sum(axes), wide.square().sum(axes), count])
+        summed: Any = _Summed.apply
+        total: Tensor = summed(sums * 0.0 if self.idle else sums, self.link[0])
+        size = total[-1].detach()
+        average, square = (total[:-1] / size).chunk(2)
+        variance = square - average.square()
+        if self.tracks and mean is not None and var is not None:
+            self._track(mean, var, average.detach(), variance.detach(), float(size))
+        scale = (variance + self.eps).rsqrt()
+        normal = (x - average.to(x.dtype).view(shape)) * scale.to(x.dtype).view(shape)
+        if weight is None or bias is None:
+            return normal
+        return normal * weight.view(shape) + bias.view(shape)
+
+    def _track(
+        self, mean: Tensor, var: Tensor, average: Tensor, variance: Tensor, size: float
+    ) -> None:
+        tracked = self._buffers["num_batches_tracked"]
+        assert tracked is not None
+        tracked.add_(1)
+        share = 1.0 / float(tracked) if self.momentum is None else self.momentum
+        mean.lerp_(average.to(mean.dtype), share)
+        var.lerp_((variance * (size / max(size - 1, 1))).to(var.dtype), share)
+
+
+class _Summed(torch.autograd.Function):
+    """The sum over ranks; each rank's gradient of it is the sum of all ranks', as all used it."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, link: Communicator) -> Tensor:
+        ctx.link = link
+        return link.all_reduce(values.clone(), "statistics", link.data)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        link = ctx.link
+        return link.all_reduce(gradient.contiguous().clone(), "statistics", link.data), None
+
+
+def synchronize_norms(ens: Ensemble, link: Communicator) -> list[WholeBatchNorm]:
+    """Let every BatchNorm layer of the members see whole batches; returns these layers.
+
+    Members then run one after the other: an exchange cannot be batched over members.
+    """
+    if link.data is None:
+        return []
+    if ens.execution == "stacked":
+        raise ValueError("sync_batchnorm needs execution='looped' or 'auto', got 'stacked'")
+    layers: list[WholeBatchNorm] = []
+    for module in list(ens.holder.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, _BatchNorm):
+                layers.append(WholeBatchNorm(child, link))
+                setattr(module, name, layers[-1])
+    if layers:
+        ens.execution = "looped"
+    return layers

@@ -1,13 +1,14 @@
-"""Meters: the metrics of an epoch, from the outputs that training computes anyway.
+"""Evaluation: predictions of a data set, and the metrics of an epoch.
 
-Outputs are kept for a while and measured many batches at a time: far cheaper than batch by batch,
-and no second pass over the data. When they are measured depends on their number alone, so a run
-that was stopped in between ends with the same metrics to the last bit.
+A :class:`Meter` measures the outputs that training computes anyway. It keeps them for a while and
+measures many batches at a time: far cheaper than batch by batch, and no second pass over the data.
+When they are measured depends on their number alone, so a run that was stopped in between ends with
+the same metrics to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +16,15 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import log_softmax
 
+from dissensus.ensemble import Ensemble
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.objectives.gaussian import gaussian_errors
-from dissensus.outputs import combined_log_probs, log_mean_exp
+from dissensus.outputs import Predictions, combined_log_probs, log_mean_exp
+from dissensus.tools.guards import check_finite, guarded
+from dissensus.tools.progress import ProgressBar
+from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 
-_KEPT = 1 << 20  # numbers kept before they are measured
+KEPT = 1 << 20  # numbers kept before they are measured
 _BY_MEMBER = ("member", "member_hits", "member_examples")  # sums of each member
 
 
@@ -80,7 +85,7 @@ def _is_gaussian(outputs: Tensor, targets: Tensor, combine: str) -> bool:
     return combine == "mean" and targets.ndim == 2 and outputs.shape[-1] == 2 * targets.shape[-1]
 
 
-def _record(sums: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(sums: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics of an epoch: means, from sums over its ``examples``.
 
     ``per_member`` (and for classifiers ``per_member_hits``) are means already. Without
@@ -121,10 +126,8 @@ class Meter:
     its own; the metrics of the ensemble, which need examples in common, are left out.
     """
 
-    own = False
-
-    def __init__(self, members: int, combine: str) -> None:
-        self.members, self.combine = members, combine
+    def __init__(self, members: int, combine: str, *, own: bool = False) -> None:
+        self.members, self.combine, self.own = members, combine, own
         self.batches: list[MeterBatch] = []
         self.sums: dict[str, Any] = {
             "examples": 0,
@@ -152,7 +155,7 @@ class Meter:
         """Remember one batch; nothing may have a gradient."""
         members = list(range(self.members)) if drawn is None else drawn
         self.batches.append(MeterBatch(outputs, targets, members, parts, weights))
-        if self._size() >= _KEPT:
+        if self._size() >= KEPT:
             self.flush()
 
     def _size(self) -> int:
@@ -208,7 +211,7 @@ class Meter:
         if self.own:
             del sums["ensemble_error"]
             sums.pop("hits", None)
-        return _record(sums)
+        return record_of(sums)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""
@@ -256,73 +259,84 @@ def _joined(batches: list[MeterBatch], axis: int) -> MeterBatch:
     )
 
 
-class FleetMeter:
-    """The metrics of each ensemble of a fleet, as a ``Meter`` has them, computed together."""
+# ---- whole data sets ----------------------------------------------------------------------------
 
-    def __init__(self, combine: str) -> None:
-        self.combine = combine
-        self.examples: Tensor | float = 0.0  # of all ensembles, or, weighed, of each
-        # Outputs of the batches that are kept, ``rows`` of them, in one block: if each had its own
-        # between the larger tensors of a step, memory would be left in pieces that nothing fits in.
-        self.outputs: Tensor | None = None
-        self.rows = 0
-        self.targets: list[Tensor] = []
-        self.weights: list[Tensor] = []
-        self.parts: list[dict[str, Tensor]] = []
-        self.sums: dict[str, Tensor] = {}
-        self.part_sums: dict[str, Tensor] = {}
 
-    def add(
-        self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
-    ) -> None:
-        """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
-        *before, rows, width = outputs.shape
-        if self.outputs is None or self.rows + rows > self.outputs.shape[2]:
-            if self.rows:
-                self._flush()
-            batches = 1 + -(-_KEPT // outputs.numel())
-            self.outputs = outputs.new_empty(*before, batches * rows, width)
-        self.outputs[:, :, self.rows : self.rows + rows] = outputs
-        self.rows += rows
-        self.weights += weights
-        self.targets.append(targets)
-        self.parts.append(parts)
-        if len(self.targets) * outputs.numel() >= _KEPT:
-            self._flush()
+@guarded
+def predict(
+    ens: Ensemble,
+    data: Any,
+    *,
+    batch_size: int = 1024,
+    meta: Mapping[str, Any] | None = None,
+    progress: bool = False,
+) -> Predictions:
+    """Every member's outputs for ``(x, y)``, ``x`` alone, or a DataLoader, on the CPU.
 
-    def _flush(self) -> None:
-        assert self.outputs is not None
-        outputs, targets = self.outputs[:, :, : self.rows], torch.cat(self.targets, 1)
-        weights = [torch.cat(self.weights, 1)] if self.weights else []
-        sums = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
-        for name, value in sums.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-        sizes = torch.tensor([float(t.shape[1]) for t in self.targets], device=targets.device)
-        for name in self.parts[0]:
-            total = sizes.double() @ torch.stack([part[name] for part in self.parts]).double()
-            before = self.part_sums.get(name)
-            self.part_sums[name] = total if before is None else before + total
-        self.examples = self.examples + (
-            weights[0].double().sum(1) if weights else targets.shape[1]
-        )
-        self.rows, self.targets, self.weights, self.parts = 0, [], [], []
+    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk; the
+    outputs are all in memory. ``progress`` shows a bar on a terminal.
 
-    def records(self) -> list[dict[str, Any]]:
-        """One record for each ensemble."""
-        if self.rows:
-            self._flush()
-        sums = dict(self.sums)
-        sums["member_error"] = sums["member"].mean(1)
-        sums["examples"] = torch.as_tensor(self.examples).expand_as(sums["member_error"])
-        sums["per_member"] = sums.pop("member") / sums["examples"][:, None]
-        if "hits" in sums:
-            sums["per_member_hits"] = sums.pop("member_hits") / sums["examples"][:, None]
-        columns = {name: value.tolist() for name, value in sums.items()}
-        parts = {name: value.tolist() for name, value in self.part_sums.items()}
-        return [
-            _record(
-                {name: values[place] for name, values in columns.items()}
-                | {"parts": {name: values[place] for name, values in parts.items()}}
-            )
-            for place in range(len(columns["ensemble_error"]))
-        ]
+    In evaluation mode, without gradients, in the order of the data: a DataLoader must not shuffle.
+
+    >>> from torch import nn
+    >>> ens = Ensemble(lambda: nn.Linear(4, 3), members=2)
+    >>> predict(ens, (torch.zeros(7, 4), torch.zeros(7, dtype=torch.long))).outputs.shape
+    torch.Size([2, 7, 3])
+    """
+    outputs, targets, data = [], [], as_tensors(data)
+    batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
+    with ProgressBar("predicting", len(batches), show=progress) as bar:
+        for batch, y in _outputs(ens, batches):
+            outputs.append(batch)
+            if y is not None:
+                targets.append(y)
+            bar.advance()
+    if not outputs:
+        raise ValueError("the data are empty, got 0 batches")
+    predicted = torch.cat(outputs, 1)
+    check_finite(predicted, name="outputs")
+    return Predictions(predicted, torch.cat(targets) if targets else None, dict(meta or {}))
+
+
+def evaluate(
+    ens: Ensemble,
+    data: Any,
+    batch_size: int,
+    *,
+    meter: Meter | None = None,
+    rows: Callable[[int], range] | None = None,
+) -> dict[str, Any]:
+    """The metrics of a data set in evaluation mode, as in the record of an epoch.
+
+    Outputs are measured batch by batch and never all in memory. One of several processes passes the
+    ``meter`` that gathers outputs, and ``rows``, which of a batch's rows are its own.
+    """
+    meter = Meter(ens.members, ens.combine) if meter is None else meter
+    data, weights = split_weights(data)
+    size, done = max(batch_size, 1024), 0
+    batches = as_batches(data, size, shuffle=False, device=ens.device, labelled=False)
+    for outputs, y in _outputs(ens, batches, rows):
+        if y is None:
+            raise ValueError("validation data must be (x, y), got x alone")
+        if not done:
+            meter.check(outputs, y)
+        own = None if weights is None else weights[done : done + len(y)].cpu()
+        meter.add(outputs, y, {}, None, own)
+        done += len(y)
+    if not done:
+        raise ValueError("the validation data are empty, got 0 batches")
+    return meter.record()
+
+
+def _outputs(
+    ens: Ensemble, batches: Batches, rows: Callable[[int], range] | None = None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Outputs for the ``rows`` of each batch, and all its targets, on the CPU."""
+    with torch.random.fork_rng():
+        for x, y in batches.epoch(seed=0):
+            own = range(len(x)) if rows is None else rows(len(x))
+            # A process without a row still runs one: split members need every process.
+            part = x[own.start : own.stop] if own else x[:1]
+            with ens.evaluating():
+                outputs = ens(part.to(ens.device)).cpu()[:, : len(own)]
+            yield outputs, None if y is None else y.cpu()
