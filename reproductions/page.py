@@ -192,17 +192,25 @@ def _table_of(one: Outcome) -> Table:
 
 
 def _claims_table(one: Outcome, *, only_paper: bool) -> tuple[list[str], list[list[str]]]:
-    """Claim, published (if anything is), measured, difference with its interval, and verdict."""
-    shown = [pair for pair in one.findings if not (only_paper and pair[0].ours)]
-    published = any(claim.published for claim, _ in shown)
-    rows = []
-    for claim, finding in shown:
-        text = f"*Ours:* {claim.text}" if claim.ours else claim.text
-        printed = [claim.published or "–"] if published else []
-        measured = [words or "–" for words in _measured(finding)]
-        rows.append([text, *printed, *measured, _verdict(claim, finding)])
-    header = ["claim", *(["published"] if published else []), "measured", "difference, 95 %"]
-    return [*header, "verdict"], rows
+    """Claim, published, measured, difference with its interval, and verdict.
+
+    Columns in which no claim has anything are left out.
+    """
+    header = ["claim", "published", "measured", "difference, 95 %", "verdict"]
+    rows = [
+        [
+            f"*Ours:* {claim.text}" if claim.ours else claim.text,
+            claim.published,
+            *_measured(finding),
+            _verdict(claim, finding),
+        ]
+        for claim, finding in one.findings
+        if not (only_paper and claim.ours)
+    ]
+    kept = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    return [header[place] for place in kept], [
+        [row[place] or "–" for place in kept] for row in rows
+    ]
 
 
 def _measured(finding: Finding) -> tuple[str, str]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reproductions.collusion import images
-from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record
-from reproductions.old.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
+from reproductions.comparisons import (
+    Finding,
+    Quantity,
+    at,
+    cell_values,
+    filter_records,
+    larger,
+    pooled,
+)
+from reproductions.experiment import Claim, Experiment
+from reproductions.statistics import CANNOT
+from reproductions.study import Record
 
 # ---- the vanilla CNN ----------------------------------------------------------------------------
 
@@ -61,11 +71,11 @@ def _best_between(records: list[Record]) -> Finding:
     if not inner:
         return Finding(CANNOT, "no β between 0 and 1 was run")
     validated = Quantity("validation ERR", at("val", "error"))
-    best = min(inner, key=lambda runs: validated.mean(runs.of(records)))
+    best = min(inner, key=lambda runs: validated.estimate(runs.of(records)).mean)
     error = images.QUANTITIES["error"]
-    return all_of(
+    return pooled(
         {
-            f"against {end.name}": Larger(error, end, best)(records)
+            f"against {end.name}": larger(error, end, best)(records)
             for end in (images.INDEPENDENT, images.JOINT)
         }
     )
@@ -95,8 +105,8 @@ CNN = Experiment(
             images.InEach(_by_size, _best_between),
         ),
     ),
-    lambda records: images.plot_beta_curves(_by_size(records), _KEYS[:3]),
     lambda records: images.beta_table(_by_size(records), _KEYS),
+    lambda records: images.plot_beta_curves(_by_size(records), _KEYS[:3]),
 )
 
 
@@ -133,7 +143,7 @@ _DATA = {"svhn": "VGG on SVHN", "digits": "tiny VGG on digits"}
 def _stand_in(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records under a name that says what was trained, in front of every number."""
     data = records[0]["cell"]["data"] if records else "svhn"
-    stand_in = f"stand-in, small VGG on {data.replace('_', '-')}, not SVHN"
+    stand_in = f"small VGG on {data.replace('_', '-')}"
     return {_DATA.get(data, stand_in): list(records)}
 
 
@@ -159,11 +169,11 @@ VGG_SVHN = Experiment(
             images.InEach(_stand_in, images.JointWorst("error")),
         ),
         Claim(
-            "Base learners perform poorly under joint training",
+            "Members are less accurate under joint training",
             "Section 6.3",
             images.independent_larger("member_accuracy", _stand_in),
         ),
     ),
-    lambda records: images.plot_beta_curves(_stand_in(records), _KEYS[:3]),
     lambda records: images.beta_table(_stand_in(records), _KEYS),
+    lambda records: images.plot_beta_curves(_stand_in(records), _KEYS[:3]),
 )

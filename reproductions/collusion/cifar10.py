@@ -6,32 +6,40 @@ small network they are findings about these networks. Others have the interval o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dissensus.show import Plot
 from reproductions.collusion import images
 from reproductions.collusion.cifar10_runs import BETAS, STUDY, by_network
-from reproductions.collusion.joint_training import TABLE_1
-from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table, join_cases
-from reproductions.old.comparisons import (
-    Groups,
-    Quantity,
-    all_of,
-    at,
-    cell_values,
-    decide,
-    groups_named,
-)
-from reproductions.old.curves import (
+from reproductions.collusion.curves import (
     PANELS,
-    early_diversity,
-    larger_gap_late,
+    diversity_epoch,
+    error_epoch,
+    first_third,
+    mean,
     plot_training,
-    slow_convergence,
+    second_half,
+    summary,
 )
-from reproductions.old.per_image import ImageValues, InTheseRuns, PerImage, Reader
+from reproductions.collusion.joint_training import published
+from reproductions.comparisons import (
+    Finding,
+    Groups,
+    Larger,
+    Quantity,
+    Runs,
+    cell_values,
+    exact,
+    groups_named,
+    larger,
+    pooled,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Plot
+from reproductions.statistics import CANNOT, over_same_images
+from reproductions.study import Record
 
 _PROBABILITIES = groups_named(by_network, "scores", absent=True)
 _SCORES, _SMALL = (groups_named(by_network, words) for words in ("scores", "small"))
@@ -40,42 +48,61 @@ _SCORES, _SMALL = (groups_named(by_network, words) for words in ("scores", "smal
 # ---- numbers of images, and checks --------------------------------------------------------------
 
 
-def _blocks(record: Record, part: str, key: str) -> ImageValues:
+def _blocks(record: Record, part: str, key: str) -> NDArray[np.float64]:
+    """A quantity by block of images; all runs have the same images in the same blocks."""
     return np.asarray(record["result"][part]["blocks"][key], dtype=np.float64)
 
 
-def _per_block(quantity: str, read: Reader, form: str = "{:.1%}") -> PerImage:
-    return PerImage(quantity, lambda _: read, form, "blocks of images", same_images=True)
+def _accuracy(record: Record) -> NDArray[np.float64]:
+    return _blocks(record, "test", "accuracy")
 
 
-_ACCURACY = _per_block("test accuracy", lambda record: _blocks(record, "test", "accuracy"))
-_MEMBERS = _per_block(
-    "test accuracy of a member", lambda record: _blocks(record, "test", "member_accuracy")
-)
-_BEHIND = _per_block(
-    "test accuracy of the ensemble − that of a member",
-    lambda record: _blocks(record, "test", "accuracy") - _blocks(record, "test", "member_accuracy"),
-)
-_ERROR = _per_block("test ERR", lambda record: _blocks(record, "test", "error"), "{:.3f}")
-_MEMBER_ERROR = _per_block(
-    "mean test ERR of members", lambda record: _blocks(record, "test", "member_error"), "{:.3f}"
-)
-# The images of both parts have nothing to do with each other, so that blocks may pair up anyhow.
-_GAP = _per_block(
-    "ERR test − ERR train",
-    lambda record: _blocks(record, "test", "error") - _blocks(record, "train", "error"),
-    "{:.3f}",
-)
+def _member_accuracy(record: Record) -> NDArray[np.float64]:
+    return _blocks(record, "test", "member_accuracy")
 
 
-def _independent_larger(
-    values: PerImage, groups: Groups, published: str | None = None
-) -> InTheseRuns:
-    return InTheseRuns(images.INDEPENDENT, images.JOINT, values, published, groups=groups)
+def _gap(record: Record) -> NDArray[np.float64]:
+    # The images of both parts have nothing to do with each other, so blocks may pair up anyhow.
+    return _blocks(record, "test", "error") - _blocks(record, "train", "error")
 
 
-def _joint_larger_here(values: PerImage, groups: Groups = _PROBABILITIES) -> InTheseRuns:
-    return InTheseRuns(images.JOINT, images.INDEPENDENT, values, groups=groups)
+def _here(
+    quantity: str,
+    read: Any,
+    first: Runs,
+    second: Runs,
+    groups: Groups = _PROBABILITIES,
+    form: str = "{:.3f}",
+) -> Larger:
+    """A check over the images of the runs that there are: a finding about these networks."""
+
+    def pairs(records: list[Record]) -> dict[str, Any]:
+        return {
+            name: tuple(
+                {row["cell"]["seed"]: read(row) for row in side.of(runs)}
+                for side in (first, second)
+            )
+            for name, runs in groups(records).items()
+            if first.of(runs) and second.of(runs)
+        }
+
+    names = (first.name, second.name)
+    return Larger(quantity, names, pairs, form, interval=over_same_images)
+
+
+def _independent_larger(quantity: str, read: Any, groups: Groups = _PROBABILITIES) -> Larger:
+    return _here(quantity, read, images.INDEPENDENT, images.JOINT, groups, "{:.1%}")
+
+
+def _joint_larger_here(
+    quantity: str, read: Any, groups: Groups = _PROBABILITIES, form: str = "{:.3f}"
+) -> Larger:
+    return _here(quantity, read, images.JOINT, images.INDEPENDENT, groups, form)
+
+
+def _joint_larger(quantity: Quantity) -> Larger:
+    """A check over the seeds of the small network."""
+    return larger(quantity, images.JOINT, images.INDEPENDENT, _SMALL)
 
 
 def _accurate(records: list[Record]) -> Finding:
@@ -84,8 +111,7 @@ def _accurate(records: list[Record]) -> Finding:
     if not rows:
         return Finding(CANNOT, "the small network was not trained at β = 0")
     right = [row["result"]["test"]["accuracy"] for row in rows]
-    shown = ", ".join(f"{share:.1%}" for share in right)
-    return decide(min(right) >= 0.8, f"test accuracy at β = 0: {shown}")
+    return exact(min(right) >= 0.8, ", ".join(f"{share:.1%}" for share in right))
 
 
 def _joint_worst(records: list[Record]) -> Finding:
@@ -93,50 +119,16 @@ def _joint_worst(records: list[Record]) -> Finding:
     small = [row for runs in _SMALL(records).values() for row in runs]
     if missing := sorted(set(BETAS) - set(cell_values(small, "beta"))):
         return Finding(CANNOT, f"β = {', '.join(map(str, missing))} was not run")
-    return all_of(
-        {
-            other.name: InTheseRuns(other, images.JOINT, _ACCURACY)(runs)
-            for runs in _SMALL(records).values()
-            for other in map(images.at_beta, cell_values(runs, "beta"))
-            if other != images.JOINT
-        }
-    )
+    others = (images.at_beta(beta) for beta in cell_values(small, "beta") if beta != 1)
+    checks = {
+        other.name: _here("test accuracy", _accuracy, other, images.JOINT, _SMALL, "{:.1%}")
+        for other in others
+    }
+    found = {name: check(records) for name, check in checks.items()}
+    return pooled(found)
 
 
-# ---- in short, as figures and as a table --------------------------------------------------------
-
-_TEST_ACCURACY, _OF_A_MEMBER, _TEST_ERR, _TRAIN_ERR = (
-    Quantity(path[-1], at(*path), form)
-    for path, form in (
-        (("test", "accuracy"), "{:.1%}"),
-        (("test", "member_accuracies"), "{:.1%}"),
-        (("test", "error"), "{:.3f}"),
-        (("train", "error"), "{:.3f}"),
-    )
-)
-
-
-def brief(records: list[Record]) -> list[str]:
-    """What joint training costs each network, and how much of it is there on training images."""
-    costs, learnt = {}, {}
-    for name, runs in by_network(records).items():
-        pair = [side.of(runs) for side in (images.INDEPENDENT, images.JOINT)]
-        if not all(pair):
-            continue
-
-        def change(quantity: Quantity, pair: Sequence[list[Record]] = pair) -> str:
-            return " → ".join(quantity.form.format(quantity.mean(side)) for side in pair)
-
-        costs[name] = f"{change(_TEST_ACCURACY)} (a member: {change(_OF_A_MEMBER)})"
-        learnt[name] = f"{change(_TEST_ERR)} and {change(_TRAIN_ERR)}"
-    if not costs:
-        return []
-    return [
-        f"Test accuracy, independent → joint training: {join_cases(costs)}.",
-        "ERR on test images, and on training images, where a rise is not a matter of "
-        f"generalisation: {join_cases(learnt)}.",
-    ]
-
+# ---- figures and table --------------------------------------------------------------------------
 
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 _ALL_PANELS = (
@@ -166,10 +158,6 @@ def table(records: list[Record]) -> Table:
 # ---- experiments --------------------------------------------------------------------------------
 
 _HERE = "In these runs, "
-_PUBLISHED = "ImageNet, %: " + ", ".join(
-    f"{name} {TABLE_1[name][1]:.2f} against {TABLE_1[name][3]:.2f}"
-    for name in ("ResNet-18", "ResNet-34")
-)
 
 CIFAR10 = Experiment(
     "collusion/cifar10",
@@ -179,23 +167,26 @@ CIFAR10 = Experiment(
     (
         Claim(
             "The small ensemble is at least 80 % accurate at β = 0",
-            "our check",
+            "a check of the setting",
             _accurate,
+            ours=True,
         ),
         Claim(
-            "Joint training of the small network is less accurate than independent training",
+            "The small network is less accurate under joint training",
             "Section 3, Table 1; Section 6.3, Figure 6",
-            images.independent_larger("accuracy", _SMALL, _PUBLISHED),
+            images.independent_larger("accuracy", _SMALL),
+            published(1),
         ),
         Claim(
             f"{_HERE}joint training is less accurate than independent training",
             "Section 3, Table 1; Section 6.3, Figure 6",
-            _independent_larger(_ACCURACY, _PROBABILITIES, _PUBLISHED),
+            _independent_larger("test accuracy", _accuracy),
+            published(1),
         ),
         Claim(
             f"{_HERE}it is less accurate with averaged scores, too",
             "Section G.3, Figure 14",
-            _independent_larger(_ACCURACY, _SCORES),
+            _independent_larger("test accuracy", _accuracy, _SCORES),
         ),
         Claim(
             f"{_HERE}β = 1 is less accurate than each smaller β",
@@ -203,20 +194,18 @@ CIFAR10 = Experiment(
             _joint_worst,
         ),
         Claim(
-            "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
-            "from 0 to there",
+            "Accuracy falls more from the last β below 1 to 1 than from 0 to there",
             "Section 6.3, Figure 6",
             images.InEach(_SMALL, images.LateDrop()),
         ),
         Claim(
-            f"{_HERE}base learners perform poorly under joint training",
+            f"{_HERE}members are less accurate under joint training",
             "Section 6.3",
-            _independent_larger(_MEMBERS, _PROBABILITIES),
+            _independent_larger("test accuracy of a member", _member_accuracy),
         ),
     ),
-    plot,
     table,
-    brief,
+    plot,
 )
 
 CIFAR10_CURVES = Experiment(
@@ -228,31 +217,63 @@ CIFAR10_CURVES = Experiment(
         Claim(
             f"{_HERE}joint training ends with a larger generalisation gap",
             "Section 6.2, Figure 5",
-            _joint_larger_here(_GAP),
+            _joint_larger_here("ERR test − ERR train", _gap),
         ),
         Claim(
-            f"{_HERE}joint training of averaged scores ends with a larger generalisation gap",
-            "Section 6.2 with the average of Figure 14 (asked after the runs had been read)",
-            _joint_larger_here(_GAP, _SCORES),
+            f"{_HERE}its gap is larger with averaged scores, too",
+            "Section 6.2 with the average of Figure 14",
+            _joint_larger_here("ERR test − ERR train", _gap, _SCORES),
+            ours=True,
         ),
-        larger_gap_late(_SMALL),
-        slow_convergence(_SMALL),
+        Claim(
+            "Its gap is larger over the second half of training",
+            "Section 6.2, Figure 5",
+            _joint_larger(summary("gap", second_half, "mean gap over the second half")),
+        ),
+        Claim(
+            "Joint training converges more slowly on the training set",
+            "Section G.1, Figure 10",
+            _joint_larger(summary("train_error", mean, "training ERR, mean over training")),
+        ),
         Claim(
             f"{_HERE}joint training reaches a larger test loss",
             "Section G.1, Figures 10 and 17",
-            _joint_larger_here(_ERROR),
+            _joint_larger_here("test ERR", lambda record: _blocks(record, "test", "error")),
         ),
-        *early_diversity(_SMALL),
         Claim(
-            f"{_HERE}the members of a jointly trained ensemble have a larger test loss",
+            "Its training DIV is inflated early",
+            "Section G.1, Figure 11",
+            _joint_larger(
+                summary("train_diversity", first_third, "training DIV, mean over the first third")
+            ),
+        ),
+        Claim(
+            "Its DIV is largest before its mean ERR is least",
+            "Section G.1, Figure 11",
+            larger(
+                error_epoch(),
+                Runs("of least mean ERR", images.JOINT.settings),
+                Runs("of largest DIV", images.JOINT.settings),
+                _SMALL,
+                against=diversity_epoch(),
+            ),
+        ),
+        Claim(
+            f"{_HERE}members of a jointly trained ensemble have a larger test loss",
             "Section G.1, Figure 12",
-            _joint_larger_here(_MEMBER_ERROR),
+            _joint_larger_here(
+                "mean test ERR of members", lambda record: _blocks(record, "test", "member_error")
+            ),
         ),
         Claim(
             f"{_HERE}members stay further behind their ensemble under joint training",
             "Section 6.3, Figure 6 (right)",
-            _joint_larger_here(_BEHIND),
+            _joint_larger_here(
+                "test accuracy of the ensemble − that of a member",
+                lambda record: _accuracy(record) - _member_accuracy(record),
+                form="{:.1%}",
+            ),
         ),
     ),
-    plot_curves,
+    draw=plot_curves,
 )

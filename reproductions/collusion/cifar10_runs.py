@@ -28,8 +28,8 @@ from reproductions.cells import (
     seeds_of,
 )
 from reproductions.collusion.images import NETWORKS, beta_variants, columns, measure
-from reproductions.old.base import Cell, Record, Study
-from reproductions.old.comparisons import group_records
+from reproductions.comparisons import group_records
+from reproductions.study import Cell, Record, Study
 
 _RESNET20 = "resnet20"
 #: The ends of the sweep come first, so that a partial record has both.

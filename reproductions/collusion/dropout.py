@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.show import Panel, Plot
 from reproductions.cells import Variants, seed_study
 from reproductions.collusion import images
 from reproductions.collusion.sweeps import SIMILAR
-from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
-from reproductions.old.comparisons import Larger, Runs, all_of, cell_values, quantity_table
-from reproductions.old.statistics import Effect, Judgement, judge_within, mean_interval
+from reproductions.comparisons import Effect, Finding, Runs, cell_values, found, larger, pooled
+from reproductions.experiment import Claim, Experiment, Table, quantity_table
+from reproductions.figures import Panel, Plot
+from reproductions.statistics import CANNOT, Judgement, judge_within
+from reproductions.study import Record
 
 _DROPS = (0.0, 0.2, 0.4, 0.6)
 _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
@@ -59,33 +60,30 @@ class Falls:
 
     def __call__(self, records: list[Record]) -> Finding:
         most = _dropping(cell_values(records, "drop")[-1])
-        return Larger(images.QUANTITIES[self.key], _dropping(0.0), most)(records)
+        return larger(images.QUANTITIES[self.key], _dropping(0.0), most)(records)
 
 
 def _no_better(records: list[Record]) -> Finding:
-    """No share of dropped members makes the ensemble more accurate."""
+    """No share of dropped members makes the ensemble more accurate by :data:`SIMILAR`."""
     findings = {}
     for share in cell_values(records, "drop")[1:]:
         runs = _dropping(share)
-        differences = _ACCURACY.differences(runs.of(records), _dropping(0.0).of(records))
-        if len(differences) < 2:
-            return Finding(CANNOT, "fewer than two pairs of runs")
-        difference = mean_interval(list(differences.values()))
-        effect = Effect("test accuracy − that of p = 0", difference, "{:+.1%}")
-        sentence = f"{effect.quantity} {effect}"
+        effects = larger(_ACCURACY, runs, _dropping(0.0))(records).effects
+        if not effects:
+            return Finding(CANNOT, "no pairs of runs")
+        difference = effects[""].estimate
         judged = judge_within(difference, high=SIMILAR)
         if difference.low > 0:
-            judged = Judgement("contradicted", chance=difference.chance(0.0))
-        findings[runs.name] = Finding(
-            judged.verdict, sentence, effects={"": effect}, chance=judged.chance
-        )
-    return all_of(findings)
+            judged = Judgement("contradicted", difference.chance(0.0))
+        quantity = "test accuracy − that of p = 0"
+        findings[runs.name] = found(Effect(quantity, difference, "{:+.1%}", judged))
+    return pooled(findings)
 
 
 def _still_below_independent(records: list[Record]) -> Finding:
-    return all_of(
+    return pooled(
         {
-            f"p = {share:g}": Larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
+            f"p = {share:g}": larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
             for share in cell_values(records, "drop")
         }
     )
@@ -133,21 +131,19 @@ LEARNER_DROPOUT = Experiment(
             Falls("diversity"),
         ),
         Claim(
-            f"The performance of the ensemble does not improve (by {SIMILAR:.0%} or more)",
+            f"The ensemble does not improve (here: by {SIMILAR:.0%} or more)",
             "Section G.7, Figure 18",
             _no_better,
         ),
         Claim(
-            "Base learners become weaker on average",
-            "Section G.7, Figure 18",
-            Falls("member_accuracy"),
+            "Members become weaker on average", "Section G.7, Figure 18", Falls("member_accuracy")
         ),
         Claim(
-            "It is no remedy: independent training stays more accurate at every share",
-            "Section G.7, a negative result",
+            "Independent training stays more accurate at every share",
+            "Section G.7",
             _still_below_independent,
         ),
     ),
-    plot,
     table,
+    plot,
 )

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Independent, Joint, Objective
-from dissensus.show import Panel, Plot, Series
 from reproductions.cells import count_option
 from reproductions.collusion.offsets import OFFSET_CLAIMS, run_offsets
+from reproductions.comparisons import TOLERANCE, Equal, Finding, exact, filter_records
 from reproductions.exact import (
     extremes,
     generator_of,
@@ -24,15 +24,9 @@ from reproductions.exact import (
     uniform,
     value_and_gradient,
 )
-from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from reproductions.old.comparisons import (
-    TOLERANCE,
-    Equal,
-    cell_values,
-    decide,
-    filter_records,
-    scientific,
-)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series
+from reproductions.study import Cell, Record, Study
 
 _SIZES = {  # (members, classes)
     "smoke": ((2, 2), (5, 10)),
@@ -199,57 +193,30 @@ def _least(records: list[Record], key: str) -> float:
     return min(float(record["result"]["least"][key]) for record in _draws(records))
 
 
-def _sample(records: list[Record]) -> str:
-    """The number of draws, and what they range over."""
-    drawn = _draws(records)
-    draws = sum(record["cell"]["draws"] for record in drawn)
-    members, classes = (cell_values(drawn, key) for key in ("members", "classes"))
-    return (
-        f"{draws} draws, {members[0]} to {members[-1]} members, {classes[0]} to {classes[-1]} "
-        "classes"
-    )
-
-
 def _own_gradient(records: list[Record]) -> Finding:
-    dependence, spread = (_most(records, f"independent_{key}") for key in ("dependence", "spread"))
-    least = _least(records, "independent_spread")
-    sentence = (
-        f"moving another member changes a member's gradient by {scientific(dependence)} of its "
-        f"size; over members gradients differ by {least:.2g} to {spread:.2g} of the largest entry"
+    dependence, spread = (
+        _most(records, "independent_dependence"),
+        _least(records, "independent_spread"),
     )
-    return decide(dependence == 0 and least > TOLERANCE, sentence, "the form g(f_i)")
+    measured = f"dependence {dependence:.1g}, spread at least {spread:.2g}"
+    return exact(dependence == 0 and spread > TOLERANCE, measured)
 
 
 def _varied_gradient(records: list[Record]) -> Finding:
     spread, dependence = (_least(records, f"probability_{key}") for key in ("spread", "dependence"))
-    holds = min(spread, dependence) > TOLERANCE
-    sentence = (
-        f"in every draw members' gradients differ, by at least {spread:.1e} of the largest entry, "
-        f"and change with another member's prediction, by at least {dependence:.1e}"
-    )
-    if not holds:
-        sentence = f"there are draws in which they do not: {min(spread, dependence):.1e}"
-    return decide(holds, sentence, "the form g(i, f_1, …, f_M), against its reference 31")
+    measured = f"spread at least {spread:.1e}, dependence at least {dependence:.1e}"
+    return exact(min(spread, dependence) > TOLERANCE, measured)
 
 
 def _same_gradient(records: list[Record]) -> Finding:
     spread, dependence = _most(records, "score_spread"), _least(records, "score_dependence")
-    sentence = (
-        f"members' gradients differ by at most {scientific(spread)} of the largest entry, and "
-        f"change with another member's prediction, by at least {scientific(dependence)} "
-        f"({_sample(records)})"
-    )
-    return decide(spread <= TOLERANCE and dependence > TOLERANCE, sentence, "the form g(f)")
+    measured = f"spread at most {spread:.1e}, dependence at least {dependence:.1e}"
+    return exact(spread <= TOLERANCE and dependence > TOLERANCE, measured)
 
 
 def _never_above(records: list[Record]) -> Finding:
-    most = {way: _most(records, f"{way}_minus_independent") for way in ("probability", "score")}
-    sentence = (
-        "the largest of joint loss − mean member loss is "
-        + " and ".join(f"{value:.1e} with {way} averaging" for way, value in most.items())
-        + f" ({_sample(records)})"
-    )
-    return decide(all(value <= TOLERANCE for value in most.values()), sentence)
+    most = [_most(records, f"{way}_minus_independent") for way in ("probability", "score")]
+    return exact(max(most) <= TOLERANCE, f"joint − mean member loss at most {max(most):.1e}")
 
 
 # ---- figure and table ---------------------------------------------------------------------------
@@ -296,17 +263,17 @@ def table(records: list[Record]) -> Table:
     header = [
         "training",
         "loss (Table 2)",
-        "deviation",
+        "deviation of the loss",
         "∂L/∂f_{i,k} (Appendix E)",
-        "deviation",
+        "deviation of the gradient",
         "spread over members",
     ]
-    return header, rows
+    return Table(header, rows)
 
 
 def _range(records: list[Record], key: str) -> str:
     low, high = _least(records, key), _most(records, key)
-    return scientific(low) if low == high else f"{scientific(low)} to {high:.2g}"
+    return f"{low:.1g}" if low == high else f"{low:.1e} to {high:.2g}"
 
 
 EXPERIMENT = Experiment(
@@ -321,42 +288,42 @@ EXPERIMENT = Experiment(
         options={"draws": "how many random draws for each size"},
         cost={"smoke": "1 s", "cpu": "10 s", "paper": "1 min"},
     ),
-    claims=(
+    (
         Claim(
             "Table 2's cross-entropy losses are those of independent and joint training",
             "Appendix E, Table 2",
-            Equal([f"{way}_loss" for way in _WAYS], _most, _sample),
+            Equal([f"{way}_loss" for way in _WAYS], _most),
         ),
         Claim(
             "The closed gradients of all three are right",
             "Appendix E",
-            Equal([f"{way}_gradient" for way in _WAYS], _most, _sample),
+            Equal([f"{way}_gradient" for way in _WAYS], _most),
         ),
         Claim(
-            "Trained independently, each member gets a gradient of its own that depends on its own "
-            "prediction alone",
+            "Independent training: a member's gradient depends on its own prediction alone",
             "Appendix E",
             _own_gradient,
+            "the form g(f_i)",
         ),
         Claim(
-            "With probabilities averaged, members get different gradients, which depend on the "
-            "other members too",
+            "Averaged probabilities: gradients differ and depend on the other members",
             "Appendix E",
             _varied_gradient,
+            "the form g(i, f_1, …, f_M)",
         ),
         Claim(
-            "With scores averaged, all members get the same gradient",
+            "Averaged scores: all members get the same gradient",
             "Appendix E",
             _same_gradient,
+            "the form g(f)",
         ),
         Claim(
-            "The joint loss never exceeds the mean loss of the members, so that its optimum is no "
-            "worse, with either averaging",
+            "The joint loss never exceeds the mean loss of the members",
             "Section 6, Appendix E, point 2",
             _never_above,
         ),
         *OFFSET_CLAIMS,
     ),
-    draw=plot,
-    table=table,
+    table,
+    plot,
 )

@@ -8,7 +8,7 @@ figure over β.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.show import Panel, Plot
 from dissensus.training import History, fit, predict
 from reproductions.cells import (
     Variants,
@@ -29,19 +28,21 @@ from reproductions.cells import (
     recipe,
     seed_study,
 )
-from reproductions.old.base import CANNOT, Cell, Finding, Record, Study, Table
-from reproductions.old.comparisons import (
+from reproductions.comparisons import (
+    Finding,
     Groups,
     Larger,
     Quantity,
     Runs,
-    all_of,
     at,
     cell_values,
-    pair_values,
-    quantity_table,
+    larger,
+    pooled,
 )
-from reproductions.old.statistics import larger_than, mean_interval
+from reproductions.experiment import Table, quantity_table
+from reproductions.figures import Panel, Plot
+from reproductions.statistics import CANNOT
+from reproductions.study import Cell, Record, Study
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: The two ends of β, for studies of these alone.
@@ -268,9 +269,9 @@ INDEPENDENT, JOINT = at_beta(0.0), at_beta(1.0)
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def independent_larger(key: str, groups: Groups, published: str | None = None) -> Larger:
+def independent_larger(key: str, groups: Groups) -> Larger:
     """A check that a quantity is larger with independent than with joint training."""
-    return Larger(QUANTITIES[key], INDEPENDENT, JOINT, groups, published)
+    return larger(QUANTITIES[key], INDEPENDENT, JOINT, groups)
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ class InEach:
     check: Callable[[list[Record]], Finding]
 
     def __call__(self, records: list[Record]) -> Finding:
-        return all_of({name: self.check(runs) for name, runs in self.groups(records).items()})
+        return pooled({name: self.check(runs) for name, runs in self.groups(records).items()})
 
 
 @dataclass(frozen=True)
@@ -291,20 +292,14 @@ class JointWorst:
     key: str
 
     def __call__(self, records: list[Record]) -> Finding:
-        quantity, comparisons = QUANTITIES[self.key], []
+        quantity, findings = QUANTITIES[self.key], []
         for other in (at_beta(beta) for beta in cell_values(records, "beta") if beta != 1):
             worse_is_larger = self.key in ("error", "member_error")
             pair = (JOINT, other) if worse_is_larger else (other, JOINT)
-            differences = quantity.differences(*(runs.of(records) for runs in pair))
-            if not differences:
-                return Finding(CANNOT, f"{quantity.name}: no runs of both kinds")
-            comparisons.append((mean_interval(list(differences.values())).low, other.name, pair))
-        if not comparisons:
+            findings.append(larger(quantity, *pair)(records))
+        if not findings or not all(finding.effects for finding in findings):
             return Finding(CANNOT, "β = 1 alone was run")
-        _, name, pair = min(comparisons, key=lambda one: one[0])
-        finding = Larger(quantity, *pair)(records)
-        sentence = f"the weakest of {len(comparisons)} comparisons is with {name}"
-        return replace(finding, measured=f"{sentence}: {finding.measured}")
+        return min(findings, key=lambda one: one.effects[""].estimate.low)
 
 
 @dataclass(frozen=True)
@@ -318,12 +313,15 @@ class LateDrop:
         if not below:
             return Finding(CANNOT, "no β between 0 and 1 was run")
         quantity, near = QUANTITIES[self.key], below[-1]
-        first, middle, last = (at_beta(beta).of(records) for beta in (0.0, near, 1.0))
-        falls = quantity.differences(middle, last), quantity.differences(first, middle)
+        first, middle, last = (
+            quantity.values(at_beta(beta).of(records)) for beta in (0.0, near, 1.0)
+        )
+        both = first.keys() & middle.keys() & last.keys()
+        late = {seed: middle[seed] - last[seed] for seed in both}
+        early = {seed: first[seed] - middle[seed] for seed in both}
         names = (f"from β = {near:g} to 1", f"from 0 to {near:g}")
-        name = f"fall of {quantity.name}"
-        sides = pair_values(*falls)
-        return larger_than(*sides, names, name, form=quantity.form, count_runs=False)
+        sides = {"": (late, early)}
+        return Larger(f"fall of {quantity.name}", names, lambda _: sides, quantity.form)(records)
 
 
 # ---- table and figure ---------------------------------------------------------------------------

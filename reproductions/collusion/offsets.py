@@ -18,14 +18,15 @@ from torch.autograd.functional import hessian
 
 from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
+from reproductions.comparisons import TOLERANCE, Equal, Finding, exact
 from reproductions.exact import (
     extremes,
     generator_of,
     gradient_of,
     uniform,
 )
-from reproductions.old.base import Cell, Claim, Finding, Record
-from reproductions.old.comparisons import TOLERANCE, Equal, decide, scientific
+from reproductions.experiment import Claim
+from reproductions.study import Cell, Record
 
 _FAR = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # how far apart offsets are for the last claim
 
@@ -97,64 +98,47 @@ def _deviation(records: list[Record], key: str) -> float:
     return float(_offsets(records)["result"][key])
 
 
-def _sample(records: list[Record]) -> str:
-    return f"{_offsets(records)['cell']['draws']} draws, 2 to 20 members"
-
-
 def _independent_minimum(records: list[Record]) -> Finding:
-    curvature, at_best, at_zero = (
-        _deviation(records, f"independent_{key}")
-        for key in ("least_curvature", "slope_at_best", "slope_at_zero")
-    )
-    right = at_best <= TOLERANCE and curvature <= TOLERANCE
-    sentence = (
-        f"the minimum is unique (curvature 2/M everywhere, deviation {scientific(curvature)}) and "
-        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there "
-        f"{scientific(at_best)}); at c_j = 0 the slope is (2/M) |f − y|, here up to (2/M) · "
-        f"{at_zero:.2g}, so that it is no minimum unless f = y ({_sample(records)})"
-    )
-    return decide(at_zero <= TOLERANCE, sentence, "c_j = 0 for all j")
+    """The unique minimum lies at c_j = y − f; at 0 there is a slope unless f = y."""
+    slope = _deviation(records, "independent_slope_at_zero")
+    return exact(slope <= TOLERANCE, f"slope up to (2/M) · {slope:.2g}; 0 at y − f")
 
 
 def _cross_term(records: list[Record]) -> Finding:
     printed, doubled = (_deviation(records, f"cross_term_{key}") for key in ("printed", "doubled"))
-    sentence = (
-        f"as printed the identity is off by up to {printed:.2g} of its size; with (2/M) Σ_j c_j "
-        f"(f − y) by {scientific(doubled)} ({_sample(records)})"
-    )
-    return decide(printed <= TOLERANCE, sentence, "(1/M) Σ_j c_j (f − y)")
+    return exact(printed <= TOLERANCE, f"off by {printed:.2g}; twice the term: {doubled:.1e}")
 
 
 def _ratio(records: list[Record]) -> Finding:
     result = _offsets(records)["result"]
     gaps = [1 - ratio for ratio in result["ratio_far"]]
     falling = all(after < before for before, after in pairwise(gaps))
-    pairs = zip(result["far"], result["ratio_far"], strict=True)
-    ratios = ", ".join(f"{ratio:.6g} at {far:g}" for far, ratio in pairs)
-    sentence = f"DIV / mean ERR with f − y = 1 and offsets of width c: {ratios}"
-    return decide(falling and gaps[-1] < 1e-3, sentence)
+    measured = f"DIV / mean ERR {result['ratio_far'][-1]:.6g} at |c_j| ≈ {result['far'][-1]:g}"
+    return exact(falling and gaps[-1] < 1e-3, measured)
 
+
+_COLLUDING = (
+    *("joint_loss_at_colluding", "joint_slope_at_colluding"),
+    "joint_curvature_beyond_first",
+)
 
 OFFSET_CLAIMS = (
     Claim(
         "Joint training: any offsets with mean y − f are a minimum, however far apart",
         "Appendix F",
-        Equal(
-            [
-                "joint_loss_at_colluding",
-                "joint_slope_at_colluding",
-                "joint_curvature_beyond_first",
-            ],
-            _deviation,
-            _sample,
-            "loss and slope are 0 and M − 1 directions are flat: ",
-        ),
+        Equal(_COLLUDING, _deviation),
     ),
     Claim(
         "Independent training: the unique minimum is at c_j = 0",
         "Appendix F",
         _independent_minimum,
+        "c_j = 0 for all j",
     ),
-    Claim("The cross term of mean ERR is (1/M) Σ_j c_j (f − y)", "Appendix F", _cross_term),
+    Claim(
+        "The cross term of mean ERR is (1/M) Σ_j c_j (f − y)",
+        "Appendix F",
+        _cross_term,
+        "(1/M) Σ_j c_j (f − y)",
+    ),
     Claim("Mean ERR ≈ DIV as offsets grow, |c_j| → ∞", "Appendix F", _ratio),
 )

@@ -9,23 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.show import Panel, Plot, Series
 from reproductions.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
-from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
-from reproductions.old.comparisons import (
-    AboveZero,
-    NumberCases,
-    Within,
-    effects_of,
-    estimates_text,
-    group_records,
-)
-from reproductions.old.statistics import (
+from reproductions.comparisons import Effect, Finding, Numbers, Within, group_records
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series
+from reproductions.statistics import (
+    CANNOT,
     Estimate,
+    Verdict,
     bootstrap_interval,
     judge_within,
     mean_interval,
 )
+from reproductions.study import Record
 
 Matrix = NDArray[np.float64]
 
@@ -72,7 +68,7 @@ def _tables(records: Sequence[Record]) -> dict[str, TableRuns]:
     return {table: TableRuns(runs) for table, runs in groups.items()}
 
 
-def _on_every_table(value: Callable[[TableRuns], Matrix]) -> NumberCases:
+def _on_every_table(value: Callable[[TableRuns], Matrix]) -> Numbers:
     """A number of each run, by table."""
     return lambda records: {table: value(runs) for table, runs in _tables(records).items()}
 
@@ -106,34 +102,30 @@ def _plot(
 
 def _diversity_beyond_error(records: list[Record]) -> Finding:
     """ "Often": on at least half of the tables."""
-    ratios = {
-        table: mean_interval(runs.diversity[:, _JOINT] / runs.error[:, _JOINT])
-        for table, runs in _tables(records).items()
-    }
-    verdicts = [judge_within(ratio, low=1).verdict for ratio in ratios.values()]
-    above, below = verdicts.count("holds"), verdicts.count("contradicted")
-    quantity = "DIV / ERR at β = 1"
-    sentence = f"{quantity}: {estimates_text(ratios, '{:.3g}')}"
-    sentence += f"; above 1 on {above} of {len(ratios)} tables, below on {below}"
+    effects = {}
+    for table, runs in _tables(records).items():
+        ratio = mean_interval(runs.diversity[:, _JOINT] / runs.error[:, _JOINT])
+        judged = judge_within(ratio, low=1)
+        effects[table] = Effect("DIV / ERR at β = 1", ratio, "{:.3g}", judged)
+    verdicts = [effect.judgement.verdict for effect in effects.values()]
     verdict: Verdict = "undecided"
-    if above >= len(ratios) / 2:
+    if verdicts.count("holds") >= len(verdicts) / 2:
         verdict = "holds"
-    elif below > len(ratios) / 2:
+    elif verdicts.count("contradicted") > len(verdicts) / 2:
         verdict = "contradicted"
-    return Finding(verdict, sentence, effects=effects_of(quantity, ratios, "{:.3g}"))
+    return Finding(verdict, "", effects)
 
 
 def _facebook_unharmed(records: list[Record]) -> Finding:
-    """Hardly: the mean of ERR over runs changes by a tenth at most."""
-    changes = {table: _change_of_mean(runs.error) for table, runs in _tables(records).items()}
-    if "facebook" not in changes:
+    """Hardly: the mean of ERR over runs changes by a tenth at most (bootstrap over runs)."""
+    effects = {}
+    for table, runs in _tables(records).items():
+        change = _change_of_mean(runs.error)
+        judged = judge_within(change, -0.1, 0.1)
+        effects[table] = Effect("change of mean ERR from β = 0 to 1", change, "{:+.1%}", judged)
+    if "facebook" not in effects:
         return Finding(CANNOT, "the Facebook table is not among the data")
-    quantity, form = "change of mean ERR from β = 0 to 1", "{:+.1%}"
-    return Finding(
-        judge_within(changes["facebook"], -0.1, 0.1).verdict,
-        f"{quantity} (bootstrap over runs): {estimates_text(changes, form)}",
-        effects=effects_of(quantity, changes, form),
-    )
+    return Finding(effects["facebook"].judgement.verdict, "", effects)
 
 
 def _change_of_mean(error: Matrix) -> Estimate:
@@ -172,7 +164,7 @@ def _explosion_table(records: list[Record]) -> Table:
         for table, runs in _tables(records).items()
     ]
     columns = [f"{name}, β = {beta:g}" for name in ("ERR", "DIV") for beta in shown]
-    return ["table", "runs", *columns], rows
+    return Table(["table", "runs", *columns], rows)
 
 
 EXPLOSION = Experiment(
@@ -184,9 +176,10 @@ EXPLOSION = Experiment(
         Claim(
             "Test diversity is far larger at β = 1 than at β = 0",
             "Section 6.1",
-            AboveZero(
+            Within(
                 "DIV at β = 1 minus DIV at β = 0",
                 _on_every_table(lambda runs: runs.diversity[:, _JOINT] - runs.diversity[:, 0]),
+                low=0.0,
             ),
         ),
         Claim(
@@ -197,17 +190,19 @@ EXPLOSION = Experiment(
         Claim(
             "Diversity stays low for most values of β",
             "Section 6.1",
-            AboveZero(
+            Within(
                 "half of DIV at β = 1 minus its mean over β ≤ 0.7",
                 _on_every_table(_half_minus_low),
+                low=0.0,
             ),
         ),
         Claim(
             "Diversity grows far from linearly with β",
             "Figure 2",
-            AboveZero(
+            Within(
                 "growth of DIV from β = 0.9 to 1 minus growth from 0 to 0.5",
                 _on_every_table(_late_minus_early_growth),
+                low=0.0,
             ),
         ),
         Claim(
@@ -216,12 +211,12 @@ EXPLOSION = Experiment(
             _facebook_unharmed,
         ),
     ),
+    _explosion_table,
     lambda records: _plot(
         records,
         {"ERR (test MSE)": lambda runs: runs.error, "DIV": lambda runs: runs.diversity},
         "mean squared error",
     ),
-    _explosion_table,
 )
 
 
@@ -229,10 +224,13 @@ EXPLOSION = Experiment(
 
 
 def _share_table(records: list[Record]) -> Table:
-    return ["table", *(f"β = {beta:g}" for beta in BETAS)], [
-        [table, *(_mean_sd(column, "{:.0f}") for column in (100 * runs.share).T)]
-        for table, runs in _tables(records).items()
-    ]
+    return Table(
+        ["table", *(f"β = {beta:g}" for beta in BETAS)],
+        [
+            [table, *(_mean_sd(column, "{:.0f}") for column in (100 * runs.share).T)]
+            for table, runs in _tables(records).items()
+        ],
+    )
 
 
 BIAS_REMOVAL = Experiment(
@@ -242,35 +240,37 @@ BIAS_REMOVAL = Experiment(
     TABLES,
     (
         Claim(
-            "Debiasing typically removes around half of the diversity at β = 1",
+            "Debiasing removes around half of the diversity at β = 1",
             "Section 6.1",
             Within(  # around half: between a third and two thirds
                 "share of DIV at β = 1 that offsets explain",
                 _on_every_table(lambda runs: runs.share[:, _JOINT]),
                 1 / 3,
                 2 / 3,
-                published="around half",
+                "{:.0%}",
             ),
+            "around half",
         ),
         Claim(
             "Offsets explain more of it at β = 1 than for β ≤ 0.5",
             "Figure 3",
-            AboveZero(
+            Within(
                 "share explained at β = 1 minus its mean over β ≤ 0.5",
                 _on_every_table(
                     lambda runs: runs.share[:, _JOINT] - runs.share[:, _UP_TO_HALF].mean(1)
                 ),
-                "{:.1%}",
+                low=0.0,
+                form="{:.1%}",
             ),
         ),
     ),
+    _share_table,
     lambda records: _plot(
         records,
         {"explained by offsets": lambda runs: 100 * runs.share},
         "% of DIV",
         y_range=(0.0, 100.0),
     ),
-    _share_table,
 )
 
 
@@ -293,26 +293,26 @@ def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:
 def _without_table(records: list[Record]) -> Table:
     rows = [
         [table, f"{p:.0%}", *(_mean_sd(column, "{:.1f}") for column in (100 * runs.without(p)).T)]
-        for p in FRACTIONS
         for table, runs in _tables(records).items()
+        for p in FRACTIONS
     ]
-    header = ["table", "left out", *(f"β = {beta:g}" for beta in BETAS)]
-    return header, sorted(rows, key=lambda row: row[0])
+    return Table(["table", "left out", *(f"β = {beta:g}" for beta in BETAS)], rows, labels=2)
 
 
 CODEPENDENCE = Experiment(
     "collusion/codependence",
     "Figure 4",
-    "What leaving out members at test time costs",
+    "The increase of the error when members are left out at test time",
     TABLES,
     (
         Claim(
             "Leaving out members hurts more at β = 1 than at β = 0",
             "Section 6.1",
-            AboveZero(
+            Within(
                 "relative increase of ERR at β = 1 minus that at β = 0",
                 _excess_increases,
-                "{:+.0%}",
+                low=0.0,
+                form="{:+.0%}",
             ),
         ),
         Claim(
@@ -322,15 +322,16 @@ CODEPENDENCE = Experiment(
                 "mean increase of ERR over β ≤ 0.5 with 60% of the members left out",
                 _on_every_table(lambda runs: runs.without(0.6)[:, _UP_TO_HALF].mean(1)),
                 high=0.1,
+                form="{:.0%}",
             ),
         ),
     ),
+    _without_table,
     lambda records: _plot(
         records,
         {f"{p:.0%} left out": _percent_without(p) for p in FRACTIONS},
         "increase of ERR, %",
     ),
-    _without_table,
 )
 
 
@@ -366,21 +367,26 @@ def _search_table(records: list[Record]) -> Table:
         rows.append([table, f"β = {beta:g}", *map(_mean_sd, columns)])
     header = ["table", "searched at", "ERR, β = 0", "ERR, β = 1", "DIV, β = 0", "DIV, β = 1"]
     header += ["% by offsets, β = 1", "% ERR without 40%, β = 1"]
-    return header, sorted(rows, key=lambda row: row[0])
+    return Table(header, sorted(rows, key=lambda row: row[0]), labels=2)
 
 
 SEARCH_BETA = Experiment(
     "collusion/search-beta",
     "Appendix B, left open",
-    "How much it matters at which β hyperparameters are searched",
+    "Diversity by the β at which hyperparameters are searched",
     SEARCHES,
     (
         Claim(
-            "Diversity explodes wherever the search runs (our question, not the paper's)",
+            "Diversity explodes wherever the search runs",
             "Appendix B",
-            AboveZero("log of DIV at β = 1 minus log of DIV at β = 0", _log_growth, "{:.2f}"),
+            Within(
+                "log of DIV at β = 1 minus log of DIV at β = 0",
+                _log_growth,
+                low=0.0,
+                form="{:.2f}",
+            ),
+            ours=True,
         ),
     ),
-    None,
     _search_table,
 )

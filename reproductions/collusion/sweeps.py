@@ -10,20 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.show import Plot
 from reproductions.collusion import images
-from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
-from reproductions.old.comparisons import (
+from reproductions.comparisons import (
+    Finding,
     Groups,
     Larger,
     Runs,
     Within,
-    all_of,
     cell_values,
     data_title,
     filter_records,
     group_records,
+    larger,
+    pooled,
 )
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Plot
+from reproductions.statistics import CANNOT
+from reproductions.study import Record
 
 #: Accuracies closer than this count as similar (Section G.3 says "similar" without a number).
 SIMILAR = 0.03
@@ -112,7 +116,7 @@ _BASE_LONGER, _SCORE_LONGER = Sweep(longer=True), Sweep("score", longer=True)
 
 
 def _joint_loss_larger(sweep: Sweep) -> Larger:
-    return Larger(images.QUANTITIES["error"], images.JOINT, images.INDEPENDENT, sweep)
+    return larger(images.QUANTITIES["error"], images.JOINT, images.INDEPENDENT, sweep)
 
 
 def _larger_helps(records: list[Record]) -> Finding:
@@ -124,8 +128,8 @@ def _larger_helps(records: list[Record]) -> Finding:
         if len(set(sizes)) < 2:
             return Finding(CANNOT, "there are ensembles of one size only")
         sides = [Runs(f"{size} members", {"beta": 0.0, "members": size}) for size in sizes]
-        findings[name] = Larger(images.QUANTITIES["accuracy"], sides[0], sides[1])(many + few)
-    return all_of(findings)
+        findings[name] = larger(images.QUANTITIES["accuracy"], sides[0], sides[1])(many + few)
+    return pooled(findings)
 
 
 def _score_minus_probability(records: list[Record]) -> dict[str, list[float]]:
@@ -133,9 +137,12 @@ def _score_minus_probability(records: list[Record]) -> dict[str, list[float]]:
     differences = {}
     for name, scores in _SCORE(records).items():
         for end in (images.INDEPENDENT, images.JOINT):
-            sides = (end.of(runs) for runs in (scores, _BASE(records).get(name, [])))
-            gains = images.QUANTITIES["accuracy"].differences(*sides)
-            differences[f"{name}, {end.name}"] = list(gains.values())
+            scored, other = (
+                images.QUANTITIES["accuracy"].values(end.of(some))
+                for some in (scores, _BASE(records).get(name, []))
+            )
+            both = sorted(scored.keys() & other.keys())
+            differences[f"{name}, {end.name}"] = [scored[seed] - other[seed] for seed in both]
     return differences
 
 
@@ -182,40 +189,39 @@ BETA_SWEEP = Experiment(
     SWEEPS,
     (
         Claim(
-            "Joint training (β = 1) has the worst test accuracy of all β",
+            "β = 1 has the worst test accuracy of all β",
             "Section 6.3, Figure 6",
             images.InEach(_BASE, images.JointWorst("accuracy")),
         ),
         Claim(
-            "Joint training (β = 1) is less accurate than independent training (β = 0)",
+            "β = 1 is less accurate than β = 0",
             "Section 6.3, Figure 6",
             images.independent_larger("accuracy", _BASE),
         ),
         Claim(
-            "Lack of training is not the reason: it is less accurate after three times as many "
-            "epochs, too",
-            "Section 6.3 (our question: joint training converges more slowly)",
+            "It is less accurate after three times as many epochs",
+            "Section 6.3",
             images.independent_larger("accuracy", _BASE_LONGER),
+            ours=True,
         ),
         Claim(
-            "The test loss of the ensemble, which β = 1 optimises, is worst at β = 1",
+            "The ensemble's test loss, which β = 1 optimises, is worst at β = 1",
             "Section G.6, Figure 17",
             images.InEach(_BASE, images.JointWorst("error")),
         ),
         Claim(
-            "Base learners perform poorly under joint training",
+            "Members are less accurate under joint training",
             "Section 6.3",
             images.independent_larger("member_accuracy", _BASE),
         ),
         Claim(
-            "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
-            "from 0 to there",
+            "Accuracy falls more from the last β below 1 to 1 than from 0 to there",
             "Section 6.3, Figure 6",
             images.InEach(_BASE, images.LateDrop()),
         ),
     ),
-    _plot_base,
     _table(_BASE, _BASE_LONGER),
+    _plot_base,
 )
 
 LARGER_ENSEMBLES = Experiment(
@@ -225,23 +231,19 @@ LARGER_ENSEMBLES = Experiment(
     SWEEPS,
     (
         Claim(
-            "With more members, joint training is still less accurate than independent training",
+            "With more members, joint training is still less accurate",
             "Section G.2, Figure 13",
             images.independent_larger("accuracy", _LARGE),
         ),
         Claim(
-            "The trend is the same: β = 1 is the worst of all β",
+            "β = 1 is the worst of all β",
             "Section G.2, Figure 13",
             images.InEach(_LARGE, images.JointWorst("accuracy")),
         ),
-        Claim(
-            "More members bring a small improvement in test accuracy",
-            "Section G.2",
-            _larger_helps,
-        ),
+        Claim("More members improve test accuracy a little", "Section G.2", _larger_helps),
     ),
-    _plot_large,
     _table(_LARGE),
+    _plot_large,
 )
 
 SCORE_AVERAGING = Experiment(
@@ -251,27 +253,29 @@ SCORE_AVERAGING = Experiment(
     SWEEPS,
     (
         Claim(
-            "Joint training is less accurate than independent training with averaged scores too",
+            "With averaged scores, joint training is less accurate too",
             "Section G.3, Figure 14",
             images.independent_larger("accuracy", _SCORE),
         ),
         Claim(
-            "Its test loss is larger with averaged scores too",
+            "With averaged scores, its test loss is larger too",
             "Section G.3, Figure 14",
             _joint_loss_larger(_SCORE),
         ),
         Claim(
             "It is less accurate after three times as many epochs",
-            "Section G.3 (our question)",
+            "Section G.3",
             images.independent_larger("accuracy", _SCORE_LONGER),
+            ours=True,
         ),
         Claim(
             "Its test loss is larger after three times as many epochs",
-            "Section G.3 (our question)",
+            "Section G.3",
             _joint_loss_larger(_SCORE_LONGER),
+            ours=True,
         ),
         Claim(
-            f"Test accuracy is similar (within {SIMILAR:.0%}) to that of averaged probabilities",
+            f"Accuracy is similar (here: within {SIMILAR:.0%}) with both averages",
             "Section G.3",
             Within(
                 "accuracy with averaged scores − with averaged probabilities",
@@ -282,6 +286,6 @@ SCORE_AVERAGING = Experiment(
             ),
         ),
     ),
-    _plot_score,
     _table(_SCORE, _SCORE_LONGER),
+    _plot_score,
 )

@@ -36,7 +36,7 @@ from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 from reproductions.cells import count_option, rates_of_mean
 from reproductions.collusion.paper_tables import paper_split
-from reproductions.old.base import Cell, Study
+from reproductions.study import Cell, Study
 
 #: The grid of Appendix B.
 GRID: dict[str, tuple[Any, ...]] = {

@@ -11,15 +11,6 @@ from reproductions.adp import (
     white_box,
 )
 from reproductions.adp import variants as adp_variants
-from reproductions.collusion import (
-    architectures,
-    cifar10,
-    dropout,
-    gradients,
-    joint_training,
-    signs,
-    sweeps,
-)
 from reproductions.ldr import (
     detection,
     diversity,
@@ -37,21 +28,6 @@ from reproductions.old.base import Experiment
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
-    "collusion/joint-vs-independent": joint_training.JOINT_VS_INDEPENDENT,
-    "collusion/explosion": signs.EXPLOSION,
-    "collusion/bias-removal": signs.BIAS_REMOVAL,
-    "collusion/codependence": signs.CODEPENDENCE,
-    "collusion/search-beta": signs.SEARCH_BETA,
-    "collusion/beta-sweep": sweeps.BETA_SWEEP,
-    "collusion/training-curves": joint_training.TRAINING_CURVES,
-    "collusion/cifar10": cifar10.CIFAR10,
-    "collusion/cifar10-curves": cifar10.CIFAR10_CURVES,
-    "collusion/gradients": gradients.EXPERIMENT,
-    "collusion/larger-ensembles": sweeps.LARGER_ENSEMBLES,
-    "collusion/score-averaging": sweeps.SCORE_AVERAGING,
-    "collusion/cnn": architectures.CNN,
-    "collusion/vgg-svhn": architectures.VGG_SVHN,
-    "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
     "ldr/diversity": diversity.DIVERSITY,
     "ldr/detection": detection.DETECTION,
     "ldr/published": published.EXPERIMENT,

@@ -1,6 +1,5 @@
 """All of CIFAR-10: the plan, the training that two studies share, claims that follow records."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +182,7 @@ def curves(joint: float, sign: float, wobble: float) -> dict[str, Any]:
     }
 
 
+LARGE = ("ResNet-20", "ResNet-20, averaged scores")
 ACCURACIES = ("accuracy", "member_accuracy")
 CLAIMS = [claim for one in EXPERIMENTS for claim in one.claims]
 
@@ -196,27 +196,15 @@ def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_
         assert finding.verdict == verdict, finding.measured
 
 
-def test_one_run_of_each_kind_is_a_finding_about_these_networks() -> None:
-    """Two seeds have an interval over seeds; ResNet-20 has one seed, and its images."""
-    records = planted(as_published=True)
-    over_seeds, here, scores = (claim.check(records) for claim in cifar10.CIFAR10.claims[1:4])
-    assert str(over_seeds.published).startswith("ImageNet, %: ResNet-18 68.10 against 62.74")
-    assert "ResNet-20" not in over_seeds.measured
-    assert "small ResNet: test accuracy: β = 0 82.0%, β = 1 77.0%" in here.measured
-    assert "over 100 blocks of images of 2 runs (larger); ResNet-20: test acc" in here.measured
-    assert here.measured.endswith("over 100 blocks of images of 1 run (larger)")
-    assert scores.measured.startswith("ResNet-20, averaged scores: test accuracy: β = 0 ")
-    assert here.smallest
-
-
-def test_in_short_it_says_what_joint_training_costs_and_how_much_is_there_in_training() -> None:
-    accuracies, losses = cifar10.CIFAR10.brief(planted(as_published=True))  # type: ignore[misc]
-    numbers = [float(number) for number in re.findall(r"\d+\.\d+", accuracies + losses)]
-    three = [82.0, 77.0, 75.0, 55.0] * 3, [1.3, 1.76, 0.2, 0.3] * 3
-    assert numbers[:12] == pytest.approx(three[0], abs=0.3)  # planted with noise
-    assert numbers[12:] == pytest.approx(three[1], abs=0.003)
-    assert "; ResNet-20, averaged scores " in accuracies
-    assert cifar10.CIFAR10.brief(planted(as_published=True)[:1]) == []  # type: ignore[misc]
+def test_two_seeds_have_an_interval_over_seeds_and_one_over_its_images() -> None:
+    over_seeds, here = (c.check(planted(as_published=True)) for c in cifar10.CIFAR10.claims[1:3])
+    assert list(over_seeds.effects) == ["small ResNet"]
+    assert over_seeds.effects["small ResNet"].estimate.runs == 2
+    assert {case: one.estimate.runs for case, one in here.effects.items()} == {
+        "small ResNet": 100,  # blocks of the same images in both runs
+        "ResNet-20": 100,
+    }
+    assert here.effects["ResNet-20"].sides == pytest.approx((0.82, 0.77), abs=0.002)
 
 
 def test_a_partial_record_answers_for_the_small_network() -> None:
@@ -235,10 +223,7 @@ def test_figures_and_table_of_full_records() -> None:
     records = planted(as_published=True)
     for one in EXPERIMENTS:
         assert draw(one.draw(records)).axes  # type: ignore[misc, arg-type]
-    header, rows = cifar10.table(records)
-    assert all(len(row) == len(header) for row in rows)
-    assert [row[:3] for row in rows] == [
-        *(["small ResNet", beta, "2"] for beta in ("0", "0.5", "0.9", "1")),
-        *(["ResNet-20", beta, "1"] for beta in ("0", "1")),
-        *(["ResNet-20, averaged scores", beta, "1"] for beta in ("0", "1")),
+    assert list(cifar10.table(records).by_row()) == [
+        *(f"small ResNet, {beta}, 2" for beta in ("0", "0.5", "0.9", "1")),
+        *(f"{name}, {beta}, 1" for name in LARGE for beta in ("0", "1")),
     ]

@@ -100,11 +100,11 @@ def test_claims_on_gat_that_fail_would_hold_on_other_records(
     [
         ("Table 2", "most", "score_loss", 1e-3),
         ("The closed gradients", "most", "probability_gradient", 1e-3),
-        ("Trained independently", "most", "independent_dependence", 1e-9),
-        ("Trained independently", "least", "independent_spread", 0.0),
-        ("With probabilities averaged", "least", "probability_spread", 0.0),
-        ("With probabilities averaged", "least", "probability_dependence", 0.0),
-        ("With scores averaged", "most", "score_spread", 0.1),
+        ("Independent training: a member", "most", "independent_dependence", 1e-9),
+        ("Independent training: a member", "least", "independent_spread", 0.0),
+        ("Averaged probabilities", "least", "probability_spread", 0.0),
+        ("Averaged probabilities", "least", "probability_dependence", 0.0),
+        ("Averaged scores", "most", "score_spread", 0.1),
         ("The joint loss", "most", "score_minus_independent", 0.1),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_planted_deviation_turns_the_verdict_on_gradients(
         ("Joint training", "joint_slope_at_colluding", 0.1, "holds"),
         ("Joint training", "joint_curvature_beyond_first", 0.1, "holds"),
         ("Mean ERR", "ratio_far", [0.5, 0.6, 0.7, 0.8, 0.9], "holds"),
-        ("Independent training", "independent_slope_at_zero", 0.0, "contradicted"),
+        ("Independent training: the unique", "independent_slope_at_zero", 0.0, "contradicted"),
         ("The cross term", "cross_term_printed", 0.0, "contradicted"),
     ],
 )

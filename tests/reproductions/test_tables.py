@@ -60,11 +60,12 @@ def test_claims_about_collusion_fail_without_it(claim: Any) -> None:
     assert verdict in (("holds",) if harmless else ("contradicted", "undecided"))
 
 
-def test_one_table_that_differs_is_named() -> None:
+def test_one_table_that_differs_leaves_it_undecided() -> None:
     flat = planted(colluding=False, names=("abalone",))
     finding = signs.EXPLOSION.claims[0].check(planted(colluding=True, names=("weather",)) + flat)
     assert finding.verdict == "undecided"
-    assert "Not shown to be above 0 on abalone" in finding.measured
+    assert finding.effects["weather"].judgement.verdict == "holds"
+    assert finding.effects["abalone"].judgement.verdict == "undecided"
 
 
 def test_harm_is_seen() -> None:
@@ -83,7 +84,7 @@ def test_the_search_may_matter() -> None:
         record["cell"]["search_beta"] = 1.0
     finding = signs.SEARCH_BETA.claims[0].check(planted(colluding=True) + flat)
     assert finding.verdict == "undecided"
-    assert "Not shown to be above 0 on facebook searched at 1" in finding.measured
+    assert finding.effects["facebook searched at 1"].judgement.verdict == "undecided"
 
 
 def test_the_protocol_is_appendix_b() -> None:
