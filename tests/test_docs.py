@@ -35,7 +35,8 @@ DOCS = ROOT / "docs"
 # A command, an option or a value that does not exist; typer has a copy of click of its own.
 WRONG = (KeyError, ValueError, typer.BadParameter.__mro__[1])
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
-TEXTS = [*PAGES, ROOT / "README.md"]
+README = ROOT / "README.md"
+TEXTS = [*PAGES, README]
 CODE = re.compile(r"\[`([\w.]+)`\]\(\.\./src/")
 
 
@@ -54,6 +55,26 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     run_blocks(
         path, [block for block in fenced_blocks(path.read_text()) if block.language == "python"]
     )
+
+
+def test_blocks_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order and in one namespace, as a reader would paste them; files land in a temp folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    blocks = fenced_blocks(README.read_text())
+    run_blocks(README, [block for block in blocks if block.language == "python"])
+
+
+def test_the_readme_shows_what_its_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words; numbers may differ as far as another processor moves them."""
+    blocks = fenced_blocks(README.read_text())
+    example, output = [block for block in blocks if block.language in ("python", "text")][:2]
+    run_blocks(README, [example])
+    printed, shown = capsys.readouterr().out, output.code
+    number = re.compile(r"\d+(?:\.\d+)?")
+    assert number.sub("#", printed).split() == number.sub("#", shown).split()
+    values = [[float(value) for value in number.findall(text)] for text in (printed, shown)]
+    assert values[0] == pytest.approx(values[1], rel=0.5, abs=0.05)
 
 
 def typed_in(path: Path) -> list[list[str]]:

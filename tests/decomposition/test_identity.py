@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.functional import one_hot
 
 from dissensus import decomposition as dc
 from dissensus.losses import mse
@@ -252,14 +251,3 @@ def test_the_summary_says_who_gains() -> None:
 def test_decompose_says_what_is_wrong(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dc.decompose(**{"outputs": LOGITS, "targets": LABELS, **arguments})
-
-
-def test_hard_labels_are_one_hot_soft_labels() -> None:
-    case = make_case(classes=4)
-    outputs, weights = case.tensors
-    labels = torch.from_numpy(case.labels)
-    for loss, way in PAIRS[1:]:
-        hard = dc.decompose(outputs, labels, loss, way, weights).examples
-        soft = dc.decompose(outputs, one_hot(labels, 4).double(), loss, way, weights).examples
-        for got, wanted in zip(soft, hard, strict=True):
-            torch.testing.assert_close(got, wanted)

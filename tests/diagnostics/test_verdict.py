@@ -169,24 +169,6 @@ def test_members_made_for_another_average_are_found() -> None:
     )  # there the two averages are about as often right
 
 
-def test_reasons_say_why_a_large_share_of_offsets_can_be_healthy() -> None:
-    """The same offsets, which cancel, on members that err much and on members that err little."""
-    truth = torch.linspace(-1, 1, 60)[:, None]
-    shared = 2.0 * torch.sin(37 * torch.arange(60.0))[:, None]  # an error that all members share
-    offsets = torch.tensor([-0.2, -0.1, 0.3])[:, None, None]
-    own = 0.01 * torch.sin(torch.arange(180.0) ** 2).reshape(3, 60, 1)
-    small = ds.diagnose((truth + shared + offsets + own, truth)).verdict
-    large = ds.diagnose((truth + 0.01 * shared + offsets + own, truth)).verdict
-    assert (small.word, large.word) == ("healthy", "colluding")
-    first, why = small.reasons
-    assert "no large offsets do" in first
-    assert "make up 100% of the spread of the members' outputs, but this spread is small" in why
-    assert "0.024 times the ensemble's error, and count from 0.1 on. Members alone have" in why
-    said = " ".join(large.reasons)
-    assert "make up 100% of their spread" in said
-    assert "Members alone have an error of 0.0469, the ensemble 0.000204." in said
-
-
 def test_what_members_need_each_other_for_takes_both_splits() -> None:
     random = torch.Generator().manual_seed(0)
     train, test = COLLUDING["examples left to one member"](random, 5, 400)

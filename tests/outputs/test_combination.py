@@ -77,13 +77,6 @@ def test_combinations_by_hand() -> None:
     assert out.combine(logits[:, :, 1:], "mean").tolist() == [[pytest.approx(math.log(3))]]
 
 
-def test_one_member_is_its_own_combination() -> None:
-    logits = torch.randn(1, 1, 4)
-    for how in ("probability", "score"):
-        torch.testing.assert_close(out.combine(logits, how), logits[0].softmax(-1))
-    assert torch.equal(out.combine(logits, "mean"), logits[0])
-
-
 @pytest.mark.parametrize("how", ["probability", "score"])
 @pytest.mark.parametrize("weights", [None, [0.0, 1.0], [0.25, 0.75]])
 def test_huge_logits_stay_finite_in_float32(how: str, weights: list[float] | None) -> None:

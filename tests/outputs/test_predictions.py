@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from pathlib import Path
 
 import numpy as np
@@ -66,30 +65,6 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path: Path, kind: str) -> No
     for length in [*range(0, len(whole), 7), len(whole) - 1]:
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match=r"damaged, cut short") as caught:
-            Predictions.load(path)
-        assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "npz", "npz compressed"])
-def test_a_damaged_file_is_refused_by_name_or_read(tmp_path: Path, kind: str) -> None:
-    # A changed byte may be one that no checksum guards; what must not happen is another error.
-    path = write_example(tmp_path, kind)
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x81]) + whole[position + 1 :])
-        try:
-            Predictions.load(path)
-        except ValueError as error:
-            assert str(path) in str(error)  # noqa: PT017 (only some positions raise)
-
-
-@pytest.mark.parametrize("suffix", ["safetensors", "npz", "bin"])
-def test_random_bytes_are_refused(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"noise.{suffix}"
-    for seed in range(40):
-        noise = random.Random(seed)
-        path.write_bytes(noise.randbytes(noise.randrange(200)))
-        with pytest.raises(ValueError, match="cannot be read as") as caught:
             Predictions.load(path)
         assert str(path) in str(caught.value)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
@@ -39,16 +37,6 @@ def test_a_terminal_shows_title_count_and_note(terminal: Console) -> None:
     assert "ERR [0.1]" in text
     assert "a line [that] stays" in text
     assert "only in log files" not in text
-
-
-def test_bytes_and_work_of_unknown_size(terminal: Console) -> None:
-    with ProgressBar("downloading", unit="bytes") as bar:
-        bar.advance(1_500_000)
-    with ProgressBar("downloading", 3e6, unit="bytes") as bar:
-        bar.advance(1_500_000)
-    text = terminal.export_text()
-    assert "1.5 MB" in text
-    assert "1.5/3.0 MB" in text
 
 
 def test_parts_move_the_bar_by_shares(terminal: Console) -> None:
@@ -157,11 +145,3 @@ def test_silence_on_request(capfd: pytest.CaptureFixture[str]) -> None:
         bar.log("a")
         bar.say("b")
     assert capfd.readouterr() == ("", "")
-
-
-def test_importing_it_loads_neither_torch_nor_rich() -> None:
-    code = (
-        "import sys, dissensus.tools.progress; print({'torch', 'rich'}.intersection(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "set()\n"

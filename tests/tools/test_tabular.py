@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -92,24 +91,6 @@ def test_html_is_escaped_and_cut_short() -> None:
     wide = html_table([{f"c{i}": i for i in range(18)}])
     assert "2 more columns" in wide
     assert "c16" not in wide
-
-
-def test_a_result_of_a_verb_shows_its_first_line() -> None:
-    from dissensus.tools.verbs import Result
-
-    @dataclass(repr=False)
-    class Painted(Result):
-        def to_dict(self) -> dict[str, Any]:
-            return {}
-
-        def to_rows(self) -> list[dict[str, Any]]:
-            return [{"room": "<hall>"}]
-
-        def display(self) -> list[str]:
-            return ["", "painted red", "twice"]
-
-    assert repr(Painted()) == "<Painted: painted red>"
-    assert "<td>&lt;hall&gt;</td>" in Painted()._repr_html_()
 
 
 @pytest.mark.slow

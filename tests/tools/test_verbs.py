@@ -1,7 +1,6 @@
 """Verbs: options declared once for Python and the command line, results in three forms."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +67,6 @@ def test_flags_become_the_dataclass() -> None:
     }
 
 
-def test_defaults_are_those_of_the_dataclass() -> None:
-    values = json.loads(run("home", "--colour", "red", "--json").output)
-    assert values == vars(Paint("red")) | {"rooms": []}
-
-
 def test_help_is_made_from_the_fields() -> None:
     output = run("--help").output
     for text in ("Paint a house.", "The colour [RGB].", "[default: 2]", "--no-outside", "SHARE"):
@@ -103,12 +97,3 @@ def test_a_result_is_text_json_and_rows(tmp_path: Path, capsys: pytest.CaptureFi
     assert str(painted) == line
     painted.save(tmp_path / "painted.json")
     assert json.loads((tmp_path / "painted.json").read_text()) == json.loads(painted.to_json())
-
-
-def test_a_result_is_a_data_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    painted = Painted(Paint("red", rooms=("hall", "bath")))
-    pandas = pytest.importorskip("pandas")
-    assert painted.to_frame().equals(pandas.DataFrame(painted.to_rows()))
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'dissensus\[tables\]'"):
-        painted.to_frame()

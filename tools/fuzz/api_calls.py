@@ -57,6 +57,7 @@ ELSEWHERE = {
     *("compare", "curve_rows", "detection_rows", "group_means", "histogram_rows", "thinned"),
     *("among_best", "histogram_edges", "data_places", "find_inputs", "hold_out_classes", "load"),
     *("is_shards", "is_store", "load_ood", "load_table", "read_inputs", "take_part", "spec"),
+    *("combine_tails", "fit_together", "score_together"),
 }
 
 #: Formulas, which training evaluates at every step: they look at types and shapes, not at values.
