@@ -16,7 +16,9 @@ from rich.console import Console
 
 from dissensus.sweeps import CellFolder, run
 from dissensus.tools import progress
-from tests.test_readme import README, dissensus_arguments, readme_blocks, shell_commands
+from tests.markdown import SHELLS, dissensus_arguments, fenced_blocks, shell_commands
+
+README = Path(__file__).parents[2] / "README.md"
 
 DIABETES = [
     *("--data", "diabetes", "--objective", "augmented", "--members", 3, "--batch-size", 64),
@@ -257,7 +259,7 @@ def test_the_readme_command_runs(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = readme_blocks("bash", "console")
+    blocks = [block for block in fenced_blocks(README.read_text()) if block.language in SHELLS]
     words = [dissensus_arguments(w) for block in blocks for w in shell_commands(block.code)]
     (command,) = [w for w in words if w and w[0] == "sweep"]
     answer = dissensus(*command, "--epochs", 1, "--threads", 1)
