@@ -9,7 +9,7 @@ import pytest
 from dissensus.demo import run
 from dissensus.demo.pipeline import MARK, _page, _print_summary
 from dissensus.demo.plan import CONTENDERS
-from dissensus.demo.summary import Outcome
+from dissensus.demo.summary import ContenderResult
 from dissensus.detection import Estimate
 from dissensus.runs import describe
 from dissensus.tools.console import InertConsole
@@ -59,6 +59,6 @@ def test_without_plotly_there_is_no_page(tmp_path: Path, monkeypatch: pytest.Mon
 def test_without_plotly_the_extra_is_named() -> None:
     console = InertConsole(width=80, record=True, file=io.StringIO())
     some = Estimate(0.9, low=0.8, high=1.0)
-    plain = Outcome(some, some, 0.01, "healthy", some, some, some, some)
+    plain = ContenderResult(some, some, 0.01, "healthy", some, some, some, some)
     _print_summary(console, {"independent": plain}, None, 1)
     assert "pip install 'dissensus[report]'" in console.export_text()

@@ -7,12 +7,12 @@ import numpy as np
 from rich.console import Console
 
 from dissensus.demo.plan import CONTENDERS
-from dissensus.demo.summary import Outcome, sentences, table
+from dissensus.demo.summary import ContenderResult, sentences, table
 from dissensus.detection import Estimate
 from dissensus.tools.console import InertConsole
 
 
-def made_up(**changes: object) -> Outcome:
+def made_up(**changes: object) -> ContenderResult:
     """An unremarkable ensemble, but for ``changes``."""
     about = {
         "accuracy": Estimate(0.97, low=0.95, high=0.98),
@@ -24,7 +24,7 @@ def made_up(**changes: object) -> Outcome:
         "diversity": 0.01,
         "verdict": "healthy",
     }
-    return Outcome(**(about | changes))  # type: ignore[arg-type]
+    return ContenderResult(**(about | changes))  # type: ignore[arg-type]
 
 
 def test_only_what_lies_apart_is_called_better_or_worse() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import dissensus as ds
 from dissensus.show.contents import Contents, Record
-from dissensus.show.page import page_text
 from dissensus.show.reader import read
 
 
@@ -38,13 +37,13 @@ def test_methods_come_in_the_order_given_with_the_numbers_of_their_records(
     assert joint.attacks is not None
     assert adp.detection is None
     assert adp.attacks is None
-    assert found.notes == ()
+    assert found.notes == []
 
 
 def test_a_folder_stands_for_all_that_is_in_it(folders: Path) -> None:
     found = read([folders, folders / "runs" / "adp"])
     assert [method.name for method in found.methods] == ["adp", "half", "independent", "joint"]
-    assert [sweep.name for sweep in found.sweeps] == ["beta"]
+    assert [line.name.partition(" ")[0] for line in found.sweeps] == ["beta"]
 
 
 def test_a_run_without_a_diagnosis_is_diagnosed_from_its_test_predictions(runs: list[Path]) -> None:
@@ -57,8 +56,7 @@ def test_a_run_without_a_diagnosis_is_diagnosed_from_its_test_predictions(runs: 
 
 
 def test_the_sweep_has_means_deviations_and_held_out_outputs(folders: Path) -> None:
-    (sweep,) = read([folders / "sweeps" / "beta"]).sweeps
-    (line,) = sweep.lines
+    (line,) = read([folders / "sweeps" / "beta"]).sweeps
     assert [point.x for point in line.points] == [0.0, 0.5, 1.0]
     cells = folders / "sweeps" / "beta" / "cells"
     files = sorted(cells.glob("beta=1*.json"))
@@ -68,10 +66,10 @@ def test_the_sweep_has_means_deviations_and_held_out_outputs(folders: Path) -> N
     number = line.points[-1].numbers["ensemble_error"]
     assert number.value == pytest.approx(np.mean(values))
     assert number.high == pytest.approx(np.mean(values) + np.std(values, ddof=1))
-    assert sorted(sweep.held_out) == [0.0, 0.5, 1.0]
-    assert sweep.held_out[1.0].outputs.shape == (3, 40, 10)
-    assert (sweep.held_out[0.0].targets == sweep.held_out[1.0].targets).all()
-    assert sweep.held_out[0.0].classes == tuple("0123456789")
+    assert sorted(line.held_out) == [0.0, 0.5, 1.0]
+    assert line.held_out[1.0].outputs.shape == (3, 40, 10)
+    assert (line.held_out[0.0].targets == line.held_out[1.0].targets).all()
+    assert line.held_out[0.0].classes == tuple("0123456789")
 
 
 def test_one_record_of_several_runs_is_divided_among_them(runs: list[Path], tmp_path: Path) -> None:
@@ -146,28 +144,6 @@ def test_what_is_no_run_is_an_error_that_says_so(runs: list[Path], tmp_path: Pat
 def test_runs_of_one_name_go_by_their_paths(runs: list[Path], tmp_path: Path) -> None:
     twin = shutil.copytree(runs[0], tmp_path / "independent")
     assert [method.name for method in read([runs[0], twin]).methods] == [str(runs[0]), str(twin)]
-
-
-def test_a_study_is_a_sweep_where_it_has_several_beta(tmp_path: Path) -> None:
-    cells = [
-        {
-            "name": f"{beta}-{seed}",
-            "cell": {"data": data, "beta": beta, "seed": seed},
-            "result": {"test": {"error": 1 + beta + seed, "diversity": beta, "accuracy": 0.5}},
-        }
-        for data in ("a", "b")
-        for beta in (0.0, 0.5, 1.0)
-        for seed in (0, 1)
-    ]
-    file = tmp_path / "sweep.json"
-    file.write_text(json.dumps({"study": "s", "paper": "p", "scale": "cpu", "cells": cells}))
-    found = read([file])
-    (sweep,) = found.sweeps
-    assert [line.label for line in sweep.lines] == ["a", "b"]
-    number = sweep.lines[0].points[1].numbers["ensemble_error"]
-    assert (number.value, sweep.repeats) == (2.0, 2)
-    assert number.low == pytest.approx(2.0 - 0.5**0.5)
-    assert "12 of 12" in page_text(found, tmp_path, "")
 
 
 def test_records_are_asked_for_by_keys_that_may_not_be_there() -> None:

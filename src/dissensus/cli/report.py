@@ -24,8 +24,8 @@ def report(
     """
     Make one web page of runs, sweeps and records: tables, interactive figures, pictures.
 
-    PATHS are run folders, sweep folders, records (ood.json, robustness/record.json, those of
-    experiments), or folders of them. The page is one file that needs no network and no server.
+    PATHS are run folders, sweep folders, records (ood.json, robustness/record.json), or folders of
+    them. The page is one file that needs no network and no server.
     Nothing is trained or attacked for it: every number comes from a file, and says from which.
     Where content is missing, the page names the command that would produce it.
 
@@ -34,8 +34,6 @@ def report(
       dissensus report runs/independent runs/joint runs/adp --out report
 
       dissensus report runs sweeps --title "Digits"   all runs and sweeps below a folder
-
-      dissensus report results --out report   the records of experiments
     """
     page = build(paths, options)
     say(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")

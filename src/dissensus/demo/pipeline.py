@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dissensus import runs
 from dissensus.data import HELD_OUT
 from dissensus.demo import plan
-from dissensus.demo.summary import Outcome, sentences, table
+from dissensus.demo.summary import ContenderResult, sentences, table
 from dissensus.detection import MARKED, Estimate, default_score
 from dissensus.show import report
 from dissensus.sweeps import Cell, Record, Watcher, sweep
@@ -41,7 +41,7 @@ def run(
     attacks: Sequence[str] = plan.STRONG,
     seed: int = 0,
     threads: int = 1,
-) -> dict[str, Outcome]:
+) -> dict[str, ContenderResult]:
     """Train and test every contender, print the comparison and write the page to ``out``.
 
     The folder then holds a run folder for each method and a sweep over β, as the commands of
@@ -135,7 +135,7 @@ def _page(place: Path, folders: dict[str, Path]) -> Path | None:
 # ---- results ------------------------------------------------------------------------------------
 
 
-def _outcomes(folders: dict[str, Path]) -> dict[str, Outcome]:
+def _outcomes(folders: dict[str, Path]) -> dict[str, ContenderResult]:
     """The numbers of all methods, from the records that this demo has just written."""
     methods = report.read(list(folders.values())).methods
     return {
@@ -144,7 +144,7 @@ def _outcomes(folders: dict[str, Path]) -> dict[str, Outcome]:
     }
 
 
-def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Outcome:
+def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> ContenderResult:
     record, ood = read_record(folder / "record.json"), read_record(folder / "ood" / "ood.json")
     attacks = read_record(folder / "robustness" / "record.json")
     (paper,) = (row for row in attacks["attacks"] if row["attack"] == plan.PAPER)
@@ -155,7 +155,7 @@ def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Out
         if row["score"] == ood["detection"][0]["score"]  # the default of the method leads
     }
     shares = ood["accuracy"][key]["test"]["overall"]
-    return Outcome(
+    return ContenderResult(
         Estimate(**shares["ensemble"]),
         Estimate(**shares["mean_member"]),
         record["test"]["diversity"],
@@ -169,7 +169,7 @@ def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Out
 
 
 def _print_summary(
-    console: InertConsole, outcomes: dict[str, Outcome], page: Path | None, attacks: int
+    console: InertConsole, outcomes: dict[str, ContenderResult], page: Path | None, attacks: int
 ) -> None:
     console.print(table(outcomes))
     console.print(f"*: {MARKED} (*): the same, of a colluding ensemble.\n")

@@ -18,7 +18,7 @@ from dissensus.show.figure import join_names
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ContenderResult:
     """The measurements of one ensemble, with 95% intervals."""
 
     accuracy: Estimate
@@ -48,7 +48,7 @@ AUROCS = ("held_out", "corrupted")
 PLAIN = "independent"
 
 
-def table(outcomes: Mapping[str, Outcome]) -> Table:
+def table(outcomes: Mapping[str, ContenderResult]) -> Table:
     """All methods with their intervals, in at most 80 columns.
 
     A star marks what is not distinguishable from the best of its column; one in brackets, the same
@@ -72,7 +72,7 @@ def table(outcomes: Mapping[str, Outcome]) -> Table:
     return rows
 
 
-def _column(name: str, outcomes: Sequence[Outcome]) -> list[Text]:
+def _column(name: str, outcomes: Sequence[ContenderResult]) -> list[Text]:
     """Values above their intervals, the best marked."""
     if name == "verdict":
         return [Text(outcome.verdict) for outcome in outcomes]
@@ -89,13 +89,15 @@ def _column(name: str, outcomes: Sequence[Outcome]) -> list[Text]:
     return cells
 
 
-def _among_best(name: str, outcomes: Sequence[Outcome], pairs: int | None = None) -> list[bool]:
+def _among_best(
+    name: str, outcomes: Sequence[ContenderResult], pairs: int | None = None
+) -> list[bool]:
     """What is not distinguishable from the best; accuracies are compared digit by digit."""
     parts = [outcome.correct if name == "accuracy" else None for outcome in outcomes]
     return among_best([getattr(outcome, name) for outcome in outcomes], parts, pairs=pairs)
 
 
-def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
+def sentences(outcomes: Mapping[str, ContenderResult]) -> list[str]:
     """For each method: what it does, and how it compares with independent members.
 
     A method is better or worse than independent members only where the two are distinguishable,
@@ -124,7 +126,7 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
     return lines
 
 
-def _comparison(outcome: Outcome, plain: Outcome, pairs: int) -> str:
+def _comparison(outcome: ContenderResult, plain: ContenderResult, pairs: int) -> str:
     better, worse = [], []
     for name, (_, what) in MEASURES.items():
         value, baseline = getattr(outcome, name), getattr(plain, name)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         estimates,
         histogram,
     )
-    from dissensus.show.render_matplotlib import draw, save
+    from dissensus.show.renderer import draw, save
 
 __all__ = [
     "AnyPanel",
@@ -40,5 +40,5 @@ __all__ = [
 ]
 
 _PLACES = {name: f"plot:{name}" for name in __all__}
-_PLACES |= {name: f"render_matplotlib:{name}" for name in ("draw", "save")}
+_PLACES |= {name: f"renderer:{name}" for name in ("draw", "save")}
 __getattr__ = lazy_attributes(__name__, _PLACES)

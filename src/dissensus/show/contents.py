@@ -91,14 +91,13 @@ class Record:
         value = self.at(key)
         return value if isinstance(value, str) else ""
 
-    def array(self, key: str) -> Floats:
+    def array(self, key: str, ndim: int = 1) -> Floats:
         """The finite numbers at ``key``; anything else is an error that names file and key."""
-        return _finite_array(self.at(key), f"{self.file}: {self.reference(key).key}")
+        return self._finite(self.at(key), key, ndim)
 
     def arrays(self, key: str) -> dict[str, Floats]:
-        """The arrays in the mapping at ``key``."""
-        where = f"{self.file}: {self.reference(key).key}"
-        return {name: _finite_array(v, f"{where}.{name}") for name, v in self.at(key).items()}
+        """The lists of numbers in the mapping at ``key``."""
+        return {name: self._finite(v, f"{key}.{name}", 1) for name, v in self.at(key).items()}
 
     def rows(self, key: str) -> list[Record]:
         """The mappings in the list at ``key``; empty if there is none."""
@@ -111,6 +110,16 @@ class Record:
         """A key of this record."""
         return Reference(self.file, f"{self.prefix}.{key}" if self.prefix else key)
 
+    def _finite(self, values: Any, key: str, ndim: int) -> Floats:
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            array = np.array(np.nan)
+        if array.ndim != ndim or not np.isfinite(array).all():
+            where = f"{self.file}: {self.reference(key).key}"
+            raise ValueError(f"{where} must hold finite numbers in {ndim} dimensions")
+        return array
+
 
 def finite(value: Any) -> float | None:
     """``value`` if it is a finite number, else None."""
@@ -119,26 +128,16 @@ def finite(value: Any) -> float | None:
     return float(value)
 
 
-def _finite_array(values: Any, where: str) -> Floats:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where} must be numbers ({error})") from error
-    if not np.isfinite(array).all():
-        raise ValueError(f"{where} must be finite numbers")
-    return array
-
-
 # ---- runs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutRows:
     """Members' outputs ``[members, rows, outputs]`` for a few held-out rows."""
 
     outputs: Floats
     targets: Floats
-    classes: tuple[str, ...]
+    classes: Sequence[str]
     source: Reference
 
     @property
@@ -148,7 +147,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Detection:
+class UnknownInputs:
     """The part of an ``ood.json`` that is about one run, which it calls ``name``.
 
     ``images`` are the rows of its divergent examples, each with its pixels, ``strangers`` those of
@@ -157,8 +156,8 @@ class Detection:
 
     record: Record
     name: str
-    images: tuple[tuple[Record, Images], ...] = ()
-    strangers: tuple[tuple[Record, Images], ...] = ()
+    images: Sequence[tuple[Record, Images]] = ()
+    strangers: Sequence[tuple[Record, Images]] = ()
 
     @property
     def id_name(self) -> str:
@@ -190,12 +189,17 @@ class Detection:
 class AttackImages:
     """Images before and after each attack: ``adversarial`` ``[attacks, images, …]``."""
 
-    attacks: tuple[str, ...]
+    attacks: Sequence[str]
     original: Images
     adversarial: Images
-    labels: tuple[str, ...]
-    predictions: tuple[tuple[str, ...], ...]
+    labels: Sequence[str]
+    predictions: Sequence[Sequence[str]]
     source: Reference
+
+    def rows(self) -> list[tuple[str, Images, Sequence[str]]]:
+        """The originals, then what each attack made of them: name, images, predictions."""
+        changed = zip(self.attacks, self.adversarial, self.predictions, strict=True)
+        return [("original", self.original, self.labels), *changed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,12 +220,13 @@ class Method:
     split: str
     numbers: Mapping[str, Number]
     beta: float | None = None
-    epochs: tuple[Record, ...] = ()
+    classes: Sequence[str] = ()
+    epochs: Sequence[Record] = ()
     diagnosis: Record | None = None
-    detection: Detection | None = None
+    detection: UnknownInputs | None = None
     attacks: Record | None = None
     attack_images: AttackImages | None = None
-    held_out: HeldOut | None = None
+    held_out: HeldOutRows | None = None
     log_diversity: Floats | None = None
 
     @property
@@ -229,8 +234,14 @@ class Method:
         """The verdict on collusion; empty if there is none."""
         return "" if self.diagnosis is None else self.diagnosis.text("verdict")
 
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons for the verdict."""
+        reasons = None if self.diagnosis is None else self.diagnosis.at("reasons")
+        return [str(reason) for reason in reasons] if isinstance(reasons, list) else []
 
-# ---- sweeps and experiments ---------------------------------------------------------------------
+
+# ---- sweeps -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,45 +258,33 @@ class SweepPoint:
         return max(self.verdicts, key=lambda word: self.verdicts[word], default="")
 
 
-@dataclass(frozen=True)
-class SweepLine:
-    """Points that differ along the axis alone."""
-
-    label: str
-    points: tuple[SweepPoint, ...]
-
-
 @dataclass(frozen=True, eq=False)
-class Sweep:
-    """A grid along ``axis``; ``held_out`` has outputs for the same rows at each point.
+class SweepLine:
+    """The points of a sweep that differ along ``axis`` alone.
 
-    ``choice`` is the point that validation data choose, and why; empty if there is none.
+    ``held_out`` has outputs for the same rows at each point. ``choice`` is the point of the sweep
+    that validation data choose, and why; empty if there is none.
     """
 
     name: str
     file: Path
     axis: str
-    setting: str
     repeats: int
-    lines: tuple[SweepLine, ...]
-    held_out: Mapping[float, HeldOut] = field(default_factory=dict)
+    points: Sequence[SweepPoint]
+    held_out: Mapping[float, HeldOutRows] = field(default_factory=dict)
     choice: str = ""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything a report is made of; ``notes`` say what was left out, and why.
+    """Everything a report is made of; ``notes`` say what was left out, and why."""
 
-    ``experiments`` are records of studies.
-    """
+    methods: Sequence[Method] = ()
+    sweeps: Sequence[SweepLine] = ()
+    records: Sequence[Record] = ()
+    notes: Sequence[str] = ()
 
-    methods: tuple[Method, ...] = ()
-    sweeps: tuple[Sweep, ...] = ()
-    experiments: tuple[Record, ...] = ()
-    records: tuple[Record, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def with_detection(self) -> list[tuple[int, Method, Detection]]:
+    def with_detection(self) -> list[tuple[int, Method, UnknownInputs]]:
         """The methods with results of ``dissensus ood``, with their numbers."""
         return [
             (number, method, method.detection)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from dissensus.detection import Divergent, Example, Study, curve_rows, histogram_rows
+from dissensus.show.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, Values
 
-from dissensus.detection import Divergent, Example, Study, histogram_edges, roc_curve, thinned
-from dissensus.show.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, histogram
-
-#: The most curves of a panel, which can still be distinguished, and points of a curve.
-_CURVES, _POINTS = 8, 200
+#: The most curves of a panel, which can still be distinguished.
+_CURVES = 8
 
 #: Scores with histograms: the first ones; more would not fit on a page.
 _HISTOGRAMS = 4
@@ -24,32 +20,30 @@ def roc_plot(study: Study, method: str = "") -> Plot:
 
     ``method`` stands in the titles, before the name of the set.
     """
-    known, panels = study.scores[study.known], []
-    best = _best_scores(study)
-    for name in study.detection[best[0]]:
-        lines = []
-        for number, score in enumerate(best):
-            fpr, tpr, _ = roc_curve(known[score], study.scores[name][score])
-            label = f"{score} {study.detection[score][name].auroc:.3f}"
-            lines.append(roc_line(label, fpr.numpy(), tpr.numpy(), number))
-        title = f"{method}: {name}" if method else name
-        panels.append(roc_panel(lines, title, legend="lower right"))
-    return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
-
-
-def _best_scores(study: Study) -> list[str]:
-    """The scores with the highest mean AUROC over all sets, as many as a panel can show."""
     means = {
         score: sum(measures.auroc for measures in sets.values()) / len(sets)
         for score, sets in study.detection.items()
     }
-    return sorted(means, key=lambda score: -means[score])[:_CURVES]
+    best = sorted(means, key=lambda score: -means[score])[:_CURVES]
+    curves = {(row["score"], row["set"]): row for row in curve_rows(study)}
+    panels = []
+    for name, title in [(n, f"{method}: {n}" if method else n) for n in study.detection[best[0]]]:
+        lines = [
+            roc_line(
+                f"{score} {study.detection[score][name].auroc:.3f}",
+                curves[score, name]["fpr"],
+                curves[score, name]["tpr"],
+                style,
+            )
+            for style, score in enumerate(best)
+        ]
+        panels.append(roc_panel(lines, title, legend="lower right"))
+    return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
 
 
-def roc_line(name: str, fpr: NDArray[Any], tpr: NDArray[Any], style: int) -> Series:
-    """A ROC curve, thinned to what can be seen; OOD inputs are the positive ones."""
-    points = (fpr, tpr) if len(fpr) <= _POINTS else thinned(fpr, tpr, _POINTS - 2)
-    return Series(name, *points, style, markers=False)
+def roc_line(name: str, fpr: Values, tpr: Values, style: int) -> Series:
+    """A ROC curve; OOD inputs are the positive ones."""
+    return Series(name, fpr, tpr, style, markers=False)
 
 
 def roc_panel(lines: Sequence[Series], title: str = "", *, legend: str = "") -> Panel:
@@ -62,28 +56,26 @@ def roc_panel(lines: Sequence[Series], title: str = "", *, legend: str = "") -> 
 
 def histogram_plot(study: Study) -> Plot:
     """One panel for each of the first scores and each unknown set, against the known set."""
-    panels = []
-    for score, sets in list(study.detection.items())[:_HISTOGRAMS]:
-        values = {name: scores[score].numpy() for name, scores in study.scores.items()}
-        edges = histogram_edges(np.concatenate(list(values.values())))
-        series = {name: histogram(name, scores, edges) for name, scores in values.items()}
-        known, limit = series[study.known], study.thresholds.get(score)
-        panels += [score_panel(score, known, series[name], limit, legend="best") for name in sets]
-    return Plot(panels, columns=len(study.scores) - 1, size=(2.8, 1.9))
+    unknown = [name for name in study.scores if name != study.known]
+    panels = [
+        histogram_panel(row, study.known, name, legend="best")
+        for row in histogram_rows(study)[:_HISTOGRAMS]
+        for name in unknown
+    ]
+    return Plot(panels, columns=len(unknown), size=(2.8, 1.9))
 
 
-def score_panel(
-    score: str,
-    known: Series,
-    unknown: Series,
-    threshold: float | None = None,
-    title: str = "",
-    **options: Any,
+def histogram_panel(
+    row: Mapping[str, Any], known: str, unknown: str, title: str = "", **options: Any
 ) -> Panel:
     """The histograms of a score on known and unknown inputs, and the threshold between them."""
-    series = [replace(known, style="muted", fill=True), replace(unknown, style="accent", fill=True)]
-    rules = () if threshold is None else (Rule("x", threshold),)
-    labels = (score, "share of inputs", series, title)
+    series = [
+        Series(f"{word} ({name})", row["edges"], row["share"][name], style, "steps", fill=True)
+        for word, name, style in (("known", known, "muted"), ("unknown", unknown, "accent"))
+    ]
+    limit = row.get("threshold")
+    rules = () if limit is None else (Rule("x", limit),)
+    labels = (row["score"], "share of inputs", series, title)
     return Panel(*labels, y_percent=True, from_zero=True, rules=rules, **options)
 
 

@@ -1,87 +1,18 @@
-"""Figures of the page: a plot for each choice of the reader, its text, its numbers and sources."""
+"""Figures of the page: a plot for each choice of the reader, its numbers and their sources."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from dissensus.measures import Estimate, among_best
-from dissensus.show import Plot
 from dissensus.show.contents import Number, Reference
+from dissensus.show.plot import AnyPanel, Plot
 
-#: A cell of a table: text, or a number that can be traced, with its format.
-Cell = str | tuple[Number, str]
-
-
-class View(NamedTuple):
-    """One plot of a figure, with the choices that lead to it."""
-
-    plot: Plot
-    choice: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Figure:
-    """Plots with their text: ``lead`` explains the figure, ``header`` and ``rows`` its numbers.
-
-    ``choices`` names what the reader can choose; there is nothing to choose with one view.
-    """
-
-    name: str
-    title: str
-    lead: str
-    views: Sequence[View]
-    header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    sources: Sequence[Reference]
-    choices: tuple[str, ...] = ()
-
-    @property
-    def alt(self) -> str:
-        """A sentence on what the first view shows."""
-        return self.views[0].plot.alt
-
-    def view(self, words: str | None = None) -> Plot:
-        """The plot whose choices contain all of the comma-separated ``words``; else the first."""
-        if words is None:
-            return self.views[0].plot
-        for plot, choice in self.views:
-            if all(any(word.strip() in name for name in choice) for word in words.split(",")):
-                return plot
-        known = "; ".join(", ".join(choice) for _, choice in self.views[:12])
-        raise ValueError(f"{self.name} has no view {words!r}; it has: {known}")
-
-
-# ---- the best of a column -----------------------------------------------------------------------
-
-
-def mark_best(
-    numbers: Sequence[Number | None], verdicts: Sequence[str], *, highest: bool = True
-) -> list[Number | None]:
-    """``numbers``, the best marked by the rule of :func:`~dissensus.detection.among_best`.
-
-    ``verdicts`` are those on the ensembles; the mark of a colluding one comes with a doubt.
-    """
-    known = [number for number in numbers if number is not None]
-    estimates = [Estimate(n.value, _or_nan(n.low), _or_nan(n.high)) for n in known]
-    marks = iter(among_best(estimates, [n.parts for n in known], highest=highest))
-    return [
-        replace(number, best=True, doubt="colluding" if verdict == "colluding" else "")
-        if number is not None and next(marks)
-        else number
-        for number, verdict in zip(numbers, verdicts, strict=True)
-    ]
-
-
-def _or_nan(end: float | None) -> float:
-    return math.nan if end is None else end
-
-
-def cell(number: Number | None, form: str) -> Cell:
-    """The cell of ``number``; a dash if there is none."""
-    return "–" if number is None else (number, form)
+#: A cell of a table: text, or a number that can be traced (a dash if None), with its format.
+Cell = str | tuple[Number | None, str]
 
 
 # ---- numbers and names as text ------------------------------------------------------------------
@@ -113,13 +44,11 @@ def format_number(number: Number, form: str) -> str:
     >>> format_number(Number(0.9123, Reference(None), 0.9, 0.93), "estimate")
     '0.912 [0.900, 0.930]'
     """
-    if form == "estimate":
-        ends = "" if number.low is None else f" [{number.low:.3f}, {number.high:.3f}]"
-        return f"{number.value:.3f}{ends}"
-    if form == "percent_interval":
-        ends = "" if number.low is None else f" [{number.low:.0%}, {number.high:.0%}]"
-        return f"{percent(number.value)}{ends}"
-    return percent(number.value) if form == "percent" else short(number.value)
+    if form in ("short", "percent"):
+        return percent(number.value) if form == "percent" else short(number.value)
+    value, end = (".3f", ".3f") if form == "estimate" else (".1%", ".0%")
+    ends = "" if number.low is None else f" [{number.low:{end}}, {number.high:{end}}]"
+    return f"{number.value:{value}}{ends}"
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -133,22 +62,80 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def compare(
-    sentence: str,
+# ---- views ---------------------------------------------------------------------------------------
+
+
+class PlotView(NamedTuple):
+    """One plot of a figure, the choices that lead to it, and one value of each method in it."""
+
+    plot: Plot
+    choice: Sequence[str]
+    values: Mapping[str, str]
+
+
+class Figure(NamedTuple):
+    """Plots, the records that they come from, and the rows of a table that needs computing."""
+
+    views: Sequence[PlotView]
+    sources: Sequence[Reference]
+    rows: Sequence[Sequence[Cell]] = ()
+
+    def view(self, words: str | None = None) -> Plot:
+        """The plot whose choices contain all of the comma-separated ``words``; else the first."""
+        wanted = [word.strip() for word in (words or "").split(",")]
+        for plot, choice, _ in self.views:
+            if not words or all(any(word in name for name in choice) for word in wanted):
+                return plot
+        known = "; ".join(", ".join(view.choice) for view in self.views[:12])
+        raise ValueError(f"the figure has no view {words!r}; it has: {known}")
+
+
+def plot_view(
+    panels: Sequence[AnyPanel],
+    what: str,
     values: Mapping[str, float],
+    choice: Sequence[str] = (),
     form: Callable[[float], str] = short,
+) -> PlotView:
+    """A view whose text alternative says for whom ``what``, one of ``values``, is highest."""
+    texts = {name: form(value) for name, value in values.items()}
+    alt = " ".join(f"{what} is {texts[name]} for {name}." for name in values)
+    if len(values) > 1:
+        high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+        ends = f"highest for {high} ({texts[high]}) and lowest for {low} ({texts[low]})"
+        alt = f"{what} is {ends}."
+    return PlotView(Plot(panels, alt), choice, texts)
+
+
+# ---- the best of a column -----------------------------------------------------------------------
+
+
+def mark_best(
+    numbers: Sequence[Number | None],
+    verdicts: Sequence[str],
+    groups: Sequence[str] | None = None,
     *,
-    single: str = "",
-) -> str:
-    """``sentence`` with the names and values of the ``{high}`` and the ``{low}`` end.
+    highest: bool = True,
+) -> list[Number | None]:
+    """``numbers``, the best of each group marked by the rule of ``detection.among_best``.
 
-    ``single`` is the sentence for a single value; without any there is none.
-
-    >>> compare("DIV is largest for {high} and smallest for {low}.", {"adp": 2.0, "ldr": 1.0})
-    'DIV is largest for adp (2.00) and smallest for ldr (1.00).'
+    ``verdicts`` are those on the ensembles; the mark of a colluding one comes with a doubt.
     """
-    if not values:
-        return ""
-    high, low = max(values, key=lambda name: values[name]), min(values, key=lambda n: values[n])
-    named = {end: f"{name} ({form(values[name])})" for end, name in (("high", high), ("low", low))}
-    return (single if len(values) == 1 and single else sentence).format(**named)
+    marked, groups = list(numbers), groups or [""] * len(numbers)
+    for group in dict.fromkeys(groups):
+        known = {
+            place: number
+            for place, number in enumerate(numbers)
+            if number is not None and groups[place] == group
+        }
+        estimates = [Estimate(n.value, _or_nan(n.low), _or_nan(n.high)) for n in known.values()]
+        parts = [number.parts for number in known.values()]
+        best = among_best(estimates, parts, highest=highest)
+        for (place, number), mark in zip(known.items(), best, strict=True):
+            doubt = "colluding" if verdicts[place] == "colluding" else ""
+            marked[place] = replace(number, best=True, doubt=doubt) if mark else number
+    return marked
+
+
+def _or_nan(end: float | None) -> float:
+    return math.nan if end is None else end

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from dissensus.show import Matrix, Panel, Plot, Series, histogram
 from dissensus.show.contents import Contents, Floats, Method, Reference
-from dissensus.show.figure import Cell, Figure, View, cell, compare, percent, short
+from dissensus.show.figure import Figure, plot_view
+from dissensus.show.plot import Matrix, Panel, Series, histogram
 
 _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
 _EPOCHS = 200  # points of a line at most
@@ -18,27 +17,8 @@ _BINS = 40
 _Sourced = tuple[Matrix, Reference]
 
 
-# ---- over training ------------------------------------------------------------------------------
-
-
 def training(contents: Contents) -> Figure | None:
     """ERR, mean ERR and DIV after each epoch (collusion, Section 6.2)."""
-    rows: list[list[Cell]] = []
-    diversity: dict[str, float] = {}
-    trained = [method for method in contents.methods if method.epochs]
-    for method in trained:
-        last = method.epochs[-1]
-        part = "val" if last.number("val.ensemble_error") else "train"
-        numbers = {key: last.number(f"{part}.{key}") for key in _TERMS}
-        cells = (cell(number, "short") for number in numbers.values())
-        rows.append([method.name, f"{last.at('epoch')}, {part}", *cells])
-        if numbers["diversity"] is not None:
-            diversity[method.name] = numbers["diversity"].value
-    alt = compare(
-        "After the last epoch DIV is largest for {high} and smallest for {low}.",
-        diversity,
-        single="DIV after the last epoch: {high}.",
-    )
     views = []
     for part, word in (("val", "validation"), ("train", "training")):
         panels = []
@@ -48,20 +28,11 @@ def training(contents: Contents) -> Figure | None:
             if series:
                 panels.append(Panel("epoch", name, series, name, from_zero=True))
         if panels:
-            views.append(View(Plot(panels, alt), (word,)))
-    if not views:
-        return None
-    return Figure(
-        "training",
-        "ERR and DIV over training",
-        "DIV = mean ERR − ERR after each epoch. Where DIV grows while the members' own error "
-        "grows with it, members trade their quality for disagreement.",
-        views,
-        ("method", "epoch", *_TERMS.values()),
-        rows,
-        [Reference(method.epochs[0].file, "epochs") for method in trained],
-        ("measured on",),
-    )
+            last = {line.name: line.y[-1] for line in panels[-1].series}
+            what = f"{panels[-1].y} after the last epoch"
+            views.append(plot_view(panels, what, last, (word,)))
+    sources = [Reference(m.epochs[0].file, "epochs") for m in contents.methods if m.epochs]
+    return Figure(views, sources) if views else None
 
 
 def _epoch_line(style: int, method: Method, key: str) -> Series | None:
@@ -80,63 +51,30 @@ def _epoch_line(style: int, method: Method, key: str) -> Series | None:
 def pairs_of_members(contents: Contents) -> Figure | None:
     """Member × member: disagreement, correlation of errors, and attack transfer (adp, Figure 3)."""
     attacks = [record.text("transfer.attack") for _, _, record in contents.with_attacks()]
-    measures: tuple[tuple[str, list[_Sourced], Callable[[float], str], str], ...] = (
-        (
-            "disagreement",
-            _diagnosed(contents, "disagreement"),
-            short,
-            "two members disagree most in {high}, least in {low}",
-        ),
-        (
-            "error correlation",
-            _diagnosed(contents, "error_correlation", signed=True),
-            short,
-            "members' errors correlate most in {high}, least in {low}",
-        ),
-        (
-            f"attack transfer, {next(filter(None, attacks), '')}",
-            _transferred(contents),
-            percent,
-            "the accuracy left by attacks on another member is highest in {high}, lowest in {low}",
-        ),
-    )
-    views: list[View] = []
-    rows: list[list[Cell]] = []
-    sources: list[Reference] = []
-    for title, matrices, form, sentence in measures:
-        if matrices:
-            means = {matrix.title: _off_diagonal_mean(matrix.values) for matrix, _ in matrices}
-            alt = compare(f"On average over pairs {sentence}.", means, form)
-            views.append(View(Plot([matrix for matrix, _ in matrices], alt), (title,)))
-            rows += [[method, f"mean {title}", form(mean)] for method, mean in means.items()]
-            sources += [source for _, source in matrices]
-    if not views:
-        return None
-    return Figure(
-        "members",
-        "Pairs of members",
-        "Disagreement is the share of test inputs on which two members predict different classes "
-        "(squared distance in a regression). Error correlation is that of their mistakes. Attack "
-        "transfer is the accuracy of a member (column) on inputs made to fool another (row): high "
-        "values off the diagonal mean that attacks do not transfer.",
-        views,
-        ("method", "measure", "mean over pairs"),
-        rows,
-        sources,
-        ("measure",),
-    )
+    measures = {
+        "disagreement": _diagnosed(contents, "disagreement"),
+        "error correlation": _diagnosed(contents, "error_correlation", signed=True),
+        f"attack transfer, {next(filter(None, attacks), '')}": _transferred(contents),
+    }
+    views = []
+    for title, matrices in measures.items():
+        means = {matrix.title: _off_diagonal_mean(matrix.values) for matrix, _ in matrices}
+        what, panels = f"The mean {title.partition(',')[0]} of pairs", [m for m, _ in matrices]
+        views += [plot_view(panels, what, means, (title,))] if panels else []
+    sources = [source for matrices in measures.values() for _, source in matrices]
+    return Figure(views, sources) if views else None
 
 
 def _diagnosed(contents: Contents, name: str, *, signed: bool = False) -> list[_Sourced]:
     """The matrices ``pairwise.NAME`` of the diagnoses, all on one scale."""
     matrices = []
-    for number, method in enumerate(contents.methods):
+    for style, method in enumerate(contents.methods):
         values = None if method.diagnosis is None else method.diagnosis.at(f"pairwise.{name}")
         if method.diagnosis is None or not isinstance(values, list) or len(values) < 2:
             continue
-        array = np.array([[np.nan if v is None else float(v) for v in row] for row in values])
+        array = np.array(values, dtype=np.float64)  # null, where a measure is undefined, is NaN
         if array.ndim == 2 and not np.isnan(array).all():
-            matrix = Matrix(method.name, array, -1.0, 1.0, diverging=signed, style=number)
+            matrix = Matrix(method.name, array, -1.0, 1.0, diverging=signed, style=style)
             matrices.append((matrix, method.diagnosis.reference(f"pairwise.{name}")))
     if signed or not matrices:
         return matrices
@@ -147,10 +85,10 @@ def _diagnosed(contents: Contents, name: str, *, signed: bool = False) -> list[_
 def _transferred(contents: Contents) -> list[_Sourced]:
     """Accuracy of each member on inputs that were made to fool another one."""
     matrices = []
-    for number, method, record in contents.with_attacks():
+    for style, method, record in contents.with_attacks():
         if record.at("transfer"):
-            values = record.array("transfer.accuracy")
-            matrix = Matrix(method.name, values, x="evaluated", y="attacked", style=number)
+            values = record.array("transfer.accuracy", ndim=2)
+            matrix = Matrix(method.name, values, x="evaluated", y="attacked", style=style)
             matrices.append((matrix, record.reference("transfer.accuracy")))
     return matrices
 
@@ -172,31 +110,17 @@ def _scale_end(value: float) -> float:
 def ensemble_diversity(contents: Contents) -> Figure | None:
     """The log ensemble diversity on test inputs (adp, Eq. 3, Figure 5)."""
     runs = [
-        (number, method, method.log_diversity)
-        for number, method in enumerate(contents.methods)
+        (style, method, method.log_diversity)
+        for style, method in enumerate(contents.methods)
         if method.log_diversity is not None and len(method.log_diversity)
     ]
     if not runs:
         return None
     pooled = np.concatenate([values for _, _, values in runs])
     edges = np.linspace(np.floor(pooled.min()), max(np.ceil(pooled.max()), 0.0), _BINS + 1)
-    series, rows, medians = [], [], {}
-    for number, method, values in runs:
-        series.append(histogram(method.name, values, edges, number, fill=len(runs) < 3))
-        quartiles = np.quantile(values, [0.25, 0.5, 0.75])
-        medians[method.name] = float(quartiles[1])
-        rows.append([method.name, *map(short, quartiles)])
-    labels = ("log ensemble diversity", "share of test inputs")
-    panel = Panel(*labels, series, y_percent=True, from_zero=True)
-    alt = compare("The median is highest for {high} and lowest for {low}.", medians)
-    return Figure(
-        "ensemble-diversity",
-        "Ensemble diversity",
-        "The logarithm of the determinant that ADP maximises: 0 if the members' predictions on the "
-        "wrong classes are orthogonal, far below 0 if they are alike. Measured with the predicted "
-        "class, as the true one is not known at test time.",
-        [View(Plot([panel], alt))],
-        ("method", "lower quartile", "median", "upper quartile"),
-        rows,
-        [Reference(m.path / "predictions" / "test.safetensors", "outputs") for _, m, _ in runs],
-    )
+    series = [histogram(m.name, v, edges, style, fill=len(runs) < 3) for style, m, v in runs]
+    axes = ("log ensemble diversity", "share of test inputs", series)
+    medians = {method.name: float(np.median(values)) for _, method, values in runs}
+    sources = [method.held_out.source for _, method, _ in runs if method.held_out]
+    panel = Panel(*axes, y_percent=True, from_zero=True)
+    return Figure([plot_view([panel], "The median", medians)], sources)

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dissensus.measures import MARKED
 from dissensus.show.contents import Contents, Method, Number, Record
 from dissensus.show.figure import format_number, join_names, mark_best
-from dissensus.show.figures import FIGURES
-from dissensus.show.html import (
-    Elements,
-    Html,
-    best_mark,
-    element,
-    join_html,
-    method_color,
-    missing,
-    scroll_box,
-)
 from dissensus.show.metrics import METRICS, Metric
 from dissensus.show.safety_figures import norm_name
 
@@ -33,14 +21,9 @@ class Entry:
     number: Number
     interval: str = ""
 
-    @property
-    def best(self) -> bool:
-        """Whether it is not distinguishable from the best."""
-        return self.number.best
-
 
 @dataclass(frozen=True)
-class Column:
+class OverviewColumn:
     """One column: an entry for each method that has one."""
 
     metric: Metric
@@ -50,7 +33,7 @@ class Column:
 # ---- columns ------------------------------------------------------------------------------------
 
 
-def columns(contents: Contents) -> dict[str, Column]:
+def columns(contents: Contents) -> dict[str, OverviewColumn]:
     """The columns that at least one run fills, by name."""
     methods, score = contents.methods, contents.score
     verdicts = [method.verdict for method in methods]
@@ -58,7 +41,9 @@ def columns(contents: Contents) -> dict[str, Column]:
         name: _column(metric, [method.numbers.get(name) for method in methods], verdicts)
         for name, metric in METRICS.items()
     }
-    table["verdict"] = _verdict_column(methods)
+    meaning = "Is the diversity real, or do members collude? By `dissensus diagnose`."
+    entries = [_verdict_entry(method) for method in methods]
+    table["verdict"] = OverviewColumn(Metric("verdict", meaning), entries)
     meaning = f"Mean over the unknown sets, with the score {score}."
     aurocs = [m.detection.mean_auroc(score) if m.detection else None for m in methods]
     table["auroc"] = _column(Metric("AUROC", meaning, "high", "estimate"), aurocs, verdicts)
@@ -66,34 +51,31 @@ def columns(contents: Contents) -> dict[str, Column]:
     return {name: column for name, column in table.items() if any(column.entries)}
 
 
-def _column(metric: Metric, numbers: Sequence[Number | None], verdicts: Sequence[str]) -> Column:
+def _column(
+    metric: Metric, numbers: Sequence[Number | None], verdicts: Sequence[str]
+) -> OverviewColumn:
     """A column of ``numbers``, with marks on all that are not distinguishable from the best."""
     if metric.better:
         numbers = mark_best(numbers, verdicts, highest=metric.better == "high")
-    entries: list[Entry | None] = []
-    for number in numbers:
-        if number is None:
-            entries.append(None)
-        else:
-            text, _, interval = format_number(number, metric.form).partition(" ")
-            entries.append(Entry(text, number, interval))
-    return Column(metric, entries)
+    return OverviewColumn(metric, [_entry(number, metric.form) for number in numbers])
 
 
-def _verdict_column(methods: Sequence[Method]) -> Column:
-    entries: list[Entry | None] = []
-    for method in methods:
-        word = method.verdict
-        if not word or method.diagnosis is None:
-            entries.append(None)
-        else:
-            rank = _VERDICTS.index(word) if word in _VERDICTS else len(_VERDICTS)
-            entries.append(Entry(word, Number(rank, method.diagnosis.reference("verdict"))))
-    meaning = "Is the diversity real, or do members collude? By `dissensus diagnose`."
-    return Column(Metric("verdict", meaning), entries)
+def _entry(number: Number | None, form: str) -> Entry | None:
+    if number is None:
+        return None
+    text, _, interval = format_number(number, form).partition(" ")
+    return Entry(text, number, interval)
 
 
-def _robust_column(methods: Sequence[Method], verdicts: Sequence[str]) -> Column:
+def _verdict_entry(method: Method) -> Entry | None:
+    if not method.verdict or method.diagnosis is None:
+        return None
+    known = method.verdict in _VERDICTS
+    rank = _VERDICTS.index(method.verdict) if known else len(_VERDICTS)
+    return Entry(method.verdict, Number(rank, method.diagnosis.reference("verdict")))
+
+
+def _robust_column(methods: Sequence[Method], verdicts: Sequence[str]) -> OverviewColumn:
     """Worst-case accuracy; entries that ``dissensus attack`` has flagged are called doubtful."""
     budgets = [_budgets(method.attacks) for method in methods]
     keys = [key for accuracies in budgets for key in accuracies]
@@ -112,7 +94,7 @@ def _robust_column(methods: Sequence[Method], verdicts: Sequence[str]) -> Column
         else entry
         for entry, method in zip(column.entries, methods, strict=True)
     ]
-    return Column(metric, entries)
+    return OverviewColumn(metric, entries)
 
 
 def _budgets(attacks: Record | None) -> dict[tuple[str, float], Number | None]:
@@ -126,140 +108,47 @@ def _budgets(attacks: Record | None) -> dict[tuple[str, float], Number | None]:
 
 # ---- findings -----------------------------------------------------------------------------------
 
+#: The columns with a finding, and how its sentence begins.
+_FINDINGS = {
+    "accuracy": "Highest accuracy",
+    "rmse": "Lowest RMSE",
+    "auroc": "Best at detecting unknown inputs, by mean AUROC",
+    "robust": "Highest accuracy in the worst case over all attacks",
+}
+
 
 def findings(contents: Contents) -> list[str]:
     """The main results in a few sentences, with a warning where one run each is no proof."""
-    if len(contents.methods) < 2:
-        return _verdict_findings(contents.methods)
-    table = columns(contents)
-    names, score = [method.name for method in contents.methods], contents.score
-
-    def best(column: str, sentence: str) -> list[str]:
-        return _best_finding(table[column], names, sentence) if column in table else []
-
-    return [
-        *best("accuracy", "Highest accuracy: {} ({})."),
-        *best("rmse", "Lowest error: {} (RMSE {})."),
-        *_verdict_findings(contents.methods),
-        *best("auroc", f"Best at detecting unknown inputs: {{}} (mean AUROC {{}} with {score})."),
-        *best("robust", "Highest accuracy in the worst case over all attacks: {} ({})."),
-        "Each row is a single training run: differences smaller than the intervals, or than "
-        "those between two seeds, are not findings.",
+    table, names = columns(contents), [method.name for method in contents.methods]
+    best = [
+        _best_finding(words, table[name], names)
+        for name, words in _FINDINGS.items()
+        if name in table and len(list(filter(None, table[name].entries))) > 1
     ]
+    doubtful = [m for m in contents.methods if m.verdict in ("colluding", "suspicious")]
+    verdicts = [f"{m.name} is {m.verdict}. {''.join(m.reasons[:1])}".strip() for m in doubtful]
+    if not doubtful and any(method.verdict for method in contents.methods):
+        verdicts = ["No run shows signs of collusion."]
+    warning = (
+        "Each row is a single training run: differences smaller than the intervals, or than "
+        "those between two seeds, are not findings."
+    )
+    return [*best[:1], *verdicts, *best[1:], *([warning] if len(names) > 1 else [])]
 
 
-def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[str]:
+def _best_finding(words: str, column: OverviewColumn, names: Sequence[str]) -> str:
     """The best of a column, and who is not distinguishable from it; or that nobody stands out."""
     pairs = [(n, e) for n, e in zip(names, column.entries, strict=True) if e is not None]
-    if len(pairs) < 2:
-        return []
-    low, high = (end(pairs, key=lambda pair: pair[1].number.value) for end in (min, max))
-    best = [(name, entry) for name, entry in pairs if entry.best]
-    if not best:
+    pairs.sort(key=lambda pair: pair[1].number.value, reverse=column.metric.better == "high")
+    marked = [
+        f"{name}, which is {entry.number.doubt}," if entry.number.doubt else name
+        for name, entry in pairs
+        if entry.number.best
+    ]
+    if not marked:
         heading = column.metric.heading[:1].upper() + column.metric.heading[1:]
-        ends = f"{heading} is {low[1].text} to {high[1].text}"
-        return [f"{ends}: no difference beyond chance."]
-    top = low if column.metric.better == "low" else high
-    others = [_with_doubt(name, entry) for name, entry in best if entry is not top[1]]
-    equal = f" Not distinguishable from it: {join_names(others)}." if others else ""
-    value = " ".join(filter(None, (top[1].text, top[1].interval)))
-    return [sentence.format(_with_doubt(*top), value) + equal]
-
-
-def _with_doubt(name: str, entry: Entry) -> str:
-    return f"{name}, which is {entry.number.doubt}," if entry.number.doubt else name
-
-
-def _verdict_findings(methods: Sequence[Method]) -> list[str]:
-    judged = [method for method in methods if method.verdict]
-    doubtful = [method for method in judged if method.verdict in ("colluding", "suspicious")]
-    if judged and not doubtful:
-        return ["No run shows signs of collusion."]
-    sentences = []
-    for method in doubtful:
-        reasons = method.diagnosis.at("reasons") if method.diagnosis else None
-        why = str(reasons[0]).rstrip(".") if isinstance(reasons, list) and reasons else ""
-        why = f": {why[:1].lower()}{why[1:]}" if why else ""
-        sentences.append(f"{method.name} is {method.verdict}{why}.")
-    return sentences
-
-
-# ---- as HTML ------------------------------------------------------------------------------------
-
-
-def overview_section(contents: Contents, make: Elements) -> Html:
-    """All runs in one table; for a column that no run has, the command that would fill it."""
-    if not contents.methods:
-        return missing("No runs", "`dissensus train`")
-    table = columns(contents)
-    absent = []
-    if "auroc" not in table:
-        absent.append(missing("No column of AUROC", FIGURES["roc"].needs))
-    if "robust" not in table and any(m.task != "regression" for m in contents.methods):
-        absent.append(missing("No column of robust accuracy", FIGURES["accuracy-epsilon"].needs))
-    head = [_heading("method", "The run's folder and objective")]
-    metrics = [column.metric for column in table.values()]
-    head += [_heading(metric.heading, metric.meaning, "value") for metric in metrics]
-    rows = [_row(number, method, table, make) for number, method in enumerate(contents.methods)]
-    runs = element(
-        "table",
-        element("caption", "One run in each row; click a heading to sort", class_="hidden"),
-        element("thead", element("tr", *head)),
-        element("tbody", *rows),
-        class_="overview",
-        id="runs",
-    )
-    meanings = [
-        element("li", element("b", metric.heading), f": {metric.meaning}") for metric in metrics
-    ]
-    note = (
-        f"Shaded: {MARKED} Test inputs are compared one by one where their predictions are kept. "
-        "Every number links to its record: click it, or press Enter on it."
-    )
-    return join_html(
-        element("ul", *(element("li", text) for text in findings(contents)), class_="short"),
-        scroll_box(runs, "Overview of the runs"),
-        element("p", note, class_="notes"),
-        element("details", element("summary", "What the columns mean"), element("ul", *meanings)),
-        *absent,
-    )
-
-
-def _heading(text: str, meaning: str, kind: str | None = None) -> Html:
-    button = element("button", text, type="button", title=meaning)
-    return element("th", button, scope="col", aria_sort="none", class_=kind)
-
-
-def _row(number: int, method: Method, table: Mapping[str, Column], make: Elements) -> Html:
-    words = f"{method.objective}, {method.members} members, {method.data} ({method.split})"
-    if not method.status.startswith("finished"):
-        words += f"; {method.status}"
-    name = element(
-        "th",
-        element("span", class_="dot", style=method_color(number)),
-        method.name,
-        element("span", words, class_="objective"),
-        scope="row",
-        data_value=method.name,
-    )
-    cells = [
-        _cell(column.metric.heading, column.entries[number], make) for column in table.values()
-    ]
-    return element("tr", name, *cells, data_method=number)
-
-
-def _cell(heading: str, entry: Entry | None, make: Elements) -> Html:
-    """A cell; on a phone, where there is no room for headings, it shows its label."""
-    if entry is None:
-        return element("td", "–", class_="value", data_value="", data_label=heading)
-    value, source = entry.number.value, entry.number.source
-    labels = {"data_value": value, "data_label": heading}
-    if heading == "verdict":
-        word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
-        link = make.source_link(entry.text, source, entry.text)
-        content = element("span", link, class_=f"verdict {word}".rstrip())
-        return element("td", content, class_="value", **labels)
-    link = make.source_link(entry.text, source, f"{value:.10g}")
-    interval = element("span", entry.interval, class_="interval") if entry.interval else None
-    kind = "value best" if entry.best else "value"
-    return element("td", link, best_mark(entry.number), interval, class_=kind, **labels)
+        low, high = sorted((pairs[0], pairs[-1]), key=lambda pair: pair[1].number.value)
+        return f"{heading} is {low[1].text} to {high[1].text}: no difference beyond chance."
+    value = f"{pairs[0][1].text} {pairs[0][1].interval}".strip()
+    equal = f" Not distinguishable from it: {join_names(marked[1:])}." if marked[1:] else ""
+    return f"{words}: {marked[0]} ({value}).{equal}"

@@ -1,9 +1,9 @@
 """Plots before they are drawn: data classes for series, panels, matrices and images.
 
 A :class:`Plot` describes what to draw, and knows nothing of the medium:
-:func:`~dissensus.show.render_matplotlib.save` writes it as SVG or PNG, and
-:func:`~dissensus.show.render_plotly.plot_json` prepares it for the report's page. The pattern is
-always the same: numbers to series, series to panels, panels to a plot.
+:func:`~dissensus.show.renderer.save` writes it as SVG or PNG, and :func:`plot_json` hands it to the
+script of the report's page. The pattern is always the same: numbers to series, series to panels,
+panels to a plot.
 
 >>> beta, mean, low, high = [0.0, 0.5, 1.0], [0.2, 0.1, 0.3], [0.1, 0.0, 0.2], [0.3, 0.2, 0.4]
 >>> joint = Series("joint", beta, mean, 0, low=low, high=high)        # a line with a band
@@ -26,8 +26,9 @@ one group for each name; ``horizontal=True`` turns the panel, with the names on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -236,3 +237,32 @@ def histogram(
     counts, _ = np.histogram(clipped, edges)
     share = (counts / max(1, clipped.size)).tolist()
     return Series(name, edges.tolist(), share, style, "steps", **options)
+
+
+# ---- plots as JSON ------------------------------------------------------------------------------
+
+_DIGITS = 5
+
+
+def plot_json(plot: Plot) -> dict[str, Any]:
+    """``plot`` for the script of the page: every field by its name, except those that are empty.
+
+    Numbers have as many digits as can be seen, and NaN becomes null.
+
+    >>> line = Series("ERR", [1, 2], [0.123456, float("nan")], "ink")
+    >>> plot_json(Plot([Panel("epoch", "ERR", [line])]))["panels"][0]["series"][0]["y"]
+    [0.12346, None]
+    """
+    panels = [_plain(panel) | {"kind": type(panel).__name__} for panel in plot.panels]
+    return {"alt": plot.alt, "panels": panels}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        values = {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+        return {k: v for k, v in values.items() if v not in (None, "") and v is not False}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None

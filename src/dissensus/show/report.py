@@ -1,26 +1,10 @@
 """The report: run folders, sweeps and records in, one web page out.
 
 :func:`build` makes the page, :func:`draw_figure` one figure of it, :func:`read` gives its contents.
-Nothing is trained or attacked: every number comes from a file, and the page says from which. These
-are the files, and the keys that are read from them:
-
-- a run folder: ``config.toml``, ``record.json`` (``test.*``), ``metrics.jsonl`` (``train.*``,
-  ``val.*`` of each epoch), ``data.json``, and ``predictions/test.safetensors``;
-- ``RUN/diagnosis.json`` of ``dissensus diagnose``: ``verdict``, ``codependence``,
-  ``debiased_share``, ``pairwise``. Without it the test predictions are diagnosed, which is less
-  sharp, as training predictions are not kept;
-- ``RUN/ood/ood.json`` of ``dissensus ood``: ``detection``, ``curves[].fpr`` and ``.tpr``,
-  ``histograms[].edges``, ``.share`` and ``.threshold``, and ``examples[]``, whose pixels are in
-  ``examples-METHOD.npz`` beside it (``images``, uint8);
-- ``RUN/robustness/record.json`` of ``dissensus attack``: ``clean_accuracy``, ``budgets``,
-  ``curves``, ``flags`` and ``transfer.accuracy`` (row: the member attacked, column: the member
-  evaluated), with ``examples.npz`` beside it (``original``, ``adversarial``, ``labels``,
-  ``predictions``);
-- a sweep folder: ``sweep.toml``, ``summary.json`` (``rows``), and in ``cells/*.json`` of the first
-  repeat ``result.held_out`` (``outputs`` ``[members][rows][outputs]`` and ``targets``);
-- records of experiments: ``cells`` with ``beta`` and ``result.test``.
-
-A record that is older than the run's last training is left out, with a note.
+Nothing is trained or attacked: every number comes from a file, and the page says from which: the
+files of a run folder, ``diagnosis.json``, ``ood/ood.json`` and ``robustness/record.json`` with the
+images beside them, and ``summary.json`` and ``cells/*.json`` of a sweep. A record that is older
+than the run's last training is left out, with a note.
 """
 
 from __future__ import annotations
@@ -51,23 +35,22 @@ class Report:
 def build(paths: Sequence[str | Path], options: Report | None = None, **settings: Any) -> Path:
     """Make the report of everything at ``paths``; returns the path of the page.
 
-    ``paths`` are run folders, sweep folders, records (``ood.json``, ``robustness/record.json``,
-    those of experiments), or folders of them. Runs appear in the order given. Content
-    that no file has is left out, and the page says which command would fill it. The same files give
-    the same page. Needs plotly: ``pip install 'dissensus[report]'``.
+    ``paths`` are run folders, sweep folders, records (``ood.json``, ``robustness/record.json``), or
+    folders of them. Runs appear in the order given. Content that no file has is left out, and the
+    page says which command would fill it. The same files give the same page. Needs jinja2 and
+    plotly: ``pip install 'dissensus[report]'``.
 
     The settings are those of :class:`Report`: ``build(["runs/adp"], out="report", title="ADP")``.
     """
-    from dissensus.show import page
+    from dissensus.show.page import page_text
     from dissensus.show.reader import read
     from dissensus.tools.files import lock_folder, write_text
 
     options = collect(Report, options, settings)
-    script = page.plotly_script()
     out = Path(options.out)
     file = out if out.suffix == ".html" else out / "index.html"
     with lock_folder(file.parent, name=f".{file.name}.lock"):
-        write_text(file, page.page_text(read(paths), file.parent, script, options.title))
+        write_text(file, page_text(read(paths), file.parent, options.title))
     return file
 
 

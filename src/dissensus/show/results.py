@@ -26,7 +26,7 @@ from dissensus.show.detection import (
     roc_plot,
 )
 from dissensus.show.plot import Panel, Plot, Rule, Series
-from dissensus.show.render_matplotlib import draw, save
+from dissensus.show.renderer import draw, save
 from dissensus.training import History
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from numpy.typing import NDArray
 
 from dissensus.calibration import reliability
 from dissensus.diagnostics import diagnose
@@ -20,14 +21,14 @@ from dissensus.runs import DataSummary, Run, describe
 from dissensus.scores import ensemble_diversity
 from dissensus.show.contents import (
     AttackImages,
-    Detection,
     Floats,
-    HeldOut,
+    HeldOutRows,
     Images,
     Method,
     Number,
     Record,
     Reference,
+    UnknownInputs,
 )
 from dissensus.show.metrics import METRICS
 from dissensus.tools.files import read_npz
@@ -75,16 +76,8 @@ def read_method(path: Path, log: Log) -> Method:
     record = Record(path / RECORD, read_record(path / RECORD) if (path / RECORD).is_file() else {})
     if record.values:
         log.add(record)
-    folder = _RunFolder(path, record, log)
-    split, numbers = _numbers(run, record)
-    summary = DataSummary.read(path)
-    classes = tuple(summary.classes) if summary is not None else ()
-    predictions = folder.predictions()
-    if split == "test" and predictions is not None:
-        numbers = folder.with_parts(numbers, predictions)
-    attacks, attack_images = folder.attacks(classes)
-    objective = str(run.asked("training", "objective"))
-    return Method(
+    summary, objective = DataSummary.read(path), str(run.asked("training", "objective"))
+    method = Method(
         name=path.resolve().name,
         path=path,
         objective=objective,
@@ -92,17 +85,17 @@ def read_method(path: Path, log: Log) -> Method:
         data=summary.name if summary is not None else str(run.asked("data", "name") or "own data"),
         task=summary.task if summary is not None else "",
         status=run.standing(),
-        split=split,
-        numbers=numbers,
+        split="test" if run.test else "val",
+        numbers=_numbers(run, record),
         beta=beta_of(objective),
-        epochs=tuple(Record(path / METRICS_FILE, epoch) for epoch in read_metrics(path)),
-        diagnosis=folder.diagnosis(predictions),
-        detection=folder.detection(),
-        attacks=attacks,
-        attack_images=attack_images,
-        held_out=None if predictions is None else folder.held_out(predictions, classes),
-        log_diversity=None if predictions is None else _log_diversity(predictions),
+        classes=summary.classes if summary is not None else (),
+        epochs=[Record(path / METRICS_FILE, epoch) for epoch in read_metrics(path)],
     )
+    for name, kind, command, add in _RESULTS:
+        found = _current_record(method, record, name, kind, command, log)
+        if found is not None:
+            method = log.attempt(found.file, add, method, found) or method
+    return _with_predictions(method, log)
 
 
 def beta_of(objective: str) -> float | None:
@@ -124,15 +117,52 @@ def beta_of(objective: str) -> float | None:
     return 0.0 if isinstance(parsed, Independent) else None
 
 
-def _numbers(run: Run, record: Record) -> tuple[str, dict[str, Number]]:
+def _numbers(run: Run, record: Record) -> dict[str, Number]:
     """The metrics of the test split if they belong to these weights, else those of validation."""
-    split, prefix = "test", "test"
+    prefix = "test"
     if not run.test:
         epoch = f"epoch {run.best_epoch}"
-        split, prefix = "val", f"{epoch}.val"
+        prefix = f"{epoch}.val"
         record = Record(run.path / METRICS_FILE, {epoch: {"val": run.val}})
     numbers = {name: record.number(f"{prefix}.{name}") for name in METRICS}
-    return split, {name: number for name, number in numbers.items() if number is not None}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+# ---- test predictions ---------------------------------------------------------------------------
+
+
+def _with_predictions(method: Method, log: Log) -> Method:
+    """``method`` with what follows from its test predictions, if it has any."""
+    file = method.path / "predictions" / "test.safetensors"
+    predictions = log.attempt(file, Predictions.load, file) if file.is_file() else None
+    if predictions is None or predictions.targets is None:
+        return method
+    parts = {}
+    if method.split == "test":
+        parts = log.attempt(file, _row_values, predictions) or {}
+    numbers = {
+        name: replace(number, parts=parts[name])
+        if name in parts and math.isclose(parts[name].mean(), number.value, rel_tol=1e-3)
+        else number
+        for name, number in method.numbers.items()
+    }
+    diagnosis = method.diagnosis
+    if diagnosis is None:  # less sharp, as training predictions are not kept
+        kind = str(predictions.meta.get("combine") or "") or None
+        own = log.attempt(file, diagnose, None, predictions, combine=kind)
+        diagnosis = None if own is None else Record(file, own.to_dict())
+    return replace(
+        method,
+        numbers=numbers,
+        diagnosis=diagnosis,
+        held_out=HeldOutRows(
+            predictions.outputs[:, :HELD_OUT_ROWS].double().numpy(),
+            predictions.targets[:HELD_OUT_ROWS].double().numpy(),
+            method.classes,
+            Reference(file, f"outputs, the first {HELD_OUT_ROWS} rows"),
+        ),
+        log_diversity=_log_diversity(predictions),
+    )
 
 
 def _log_diversity(predictions: Predictions) -> Floats | None:
@@ -166,116 +196,57 @@ def _row_values(predictions: Predictions) -> dict[str, Floats]:
     return {name: value.numpy() for name, value in values.items()}
 
 
-class _RunFolder:
-    """The predictions of a run, and the records that other commands left in its folder."""
+# ---- results of `dissensus diagnose`, `ood` and `attack` ----------------------------------------
 
-    def __init__(self, path: Path, record: Record, log: Log) -> None:
-        self.path, self.record, self.log = path, record, log
-        self.test_file = path / "predictions" / "test.safetensors"
 
-    def predictions(self) -> Predictions | None:
-        if not self.test_file.is_file():
-            return None
-        predictions = self.log.attempt(self.test_file, Predictions.load, self.test_file)
-        return None if predictions is None or predictions.targets is None else predictions
-
-    def held_out(self, predictions: Predictions, classes: tuple[str, ...]) -> HeldOut:
-        assert predictions.targets is not None
-        return HeldOut(
-            predictions.outputs[:, :HELD_OUT_ROWS].double().numpy(),
-            predictions.targets[:HELD_OUT_ROWS].double().numpy(),
-            classes,
-            Reference(self.test_file, f"outputs, the first {HELD_OUT_ROWS} rows"),
+def _current_record(
+    method: Method, trained: Record, name: str, kind: str, command: str, log: Log
+) -> Record | None:
+    """The record that ``command`` left in the run, unless it has been trained since."""
+    file = method.path / name
+    values = log.attempt(file, read_record, file) if file.is_file() else None
+    if values is None:
+        return None
+    record = Record(file, values)
+    if record.text("format") != kind:
+        log.notes.append(f"{file} is not a record of `dissensus {command}`")
+        return None
+    if "" < record.text("environment.written") < trained.text("environment.written"):
+        log.notes.append(
+            f"{file} is left out: it is older than the run's last training; run "
+            f"`dissensus {command} {method.path}` again"
         )
-
-    def with_parts(
-        self, numbers: Mapping[str, Number], predictions: Predictions
-    ) -> dict[str, Number]:
-        """``numbers`` with the values of single test rows, where their mean is the number."""
-        parts = self.log.attempt(self.test_file, _row_values, predictions) or {}
-        return {
-            name: replace(number, parts=parts[name])
-            if name in parts and math.isclose(parts[name].mean(), number.value, rel_tol=1e-3)
-            else number
-            for name, number in numbers.items()
-        }
-
-    def diagnosis(self, predictions: Predictions | None) -> Record | None:
-        """``diagnosis.json``; without it, a diagnosis of the test predictions alone."""
-        record = self._current(self.path / "diagnosis.json", "dissensus.diagnosis/1", "diagnose")
-        if record is not None or predictions is None:
-            return record
-        kind = str(predictions.meta.get("combine") or "") or None
-        diagnosis = self.log.attempt(self.test_file, diagnose, None, predictions, combine=kind)
-        return None if diagnosis is None else Record(self.test_file, diagnosis.to_dict())
-
-    def detection(self) -> Detection | None:
-        record = self._current(self.path / "ood" / "ood.json", OOD, "ood")
-        names = None if record is None else record.at("id")
-        if record is None or not isinstance(names, dict) or not names:
-            return None
-        name = self.path.resolve().name
-        name = name if name in names else str(next(iter(names)))
-        return self.log.attempt(record.file, read_detection, record, name)
-
-    def attacks(self, classes: tuple[str, ...]) -> tuple[Record | None, AttackImages | None]:
-        record = self._current(self.path / "robustness" / "record.json", ATTACK, "attack")
-        if record is None:
-            return None, None
-        return self.log.attempt(record.file, read_attacks, record, classes) or (None, None)
-
-    def _current(self, file: Path, kind: str, command: str) -> Record | None:
-        """The record that ``command`` left, unless the run has been trained since."""
-        if not file.is_file():
-            return None
-        values = self.log.attempt(file, read_record, file)
-        if values is None:
-            return None
-        record = Record(file, values)
-        if record.text("format") != kind:
-            self.log.notes.append(f"{file} is not a record of `dissensus {command}`")
-            return None
-        written = record.text("environment.written")
-        trained = self.record.text("environment.written")
-        if written and trained and written < trained:
-            self.log.notes.append(
-                f"{file} is left out: it is older than the run's last training; run "
-                f"`dissensus {command} {self.path}` again"
-            )
-            return None
-        return self.log.add(record)
+        return None
+    return log.add(record)
 
 
-# ---- results of `dissensus ood` and `dissensus attack` ------------------------------------------
+def add_diagnosis(method: Method, record: Record) -> Method:
+    """``method`` with a ``diagnosis.json``."""
+    return replace(method, diagnosis=record)
 
 
-def read_detection(record: Record, name: str) -> Detection:
-    """The results of the run that an ``ood.json`` calls ``name``."""
-    detection = Detection(record, name)
+def add_detection(method: Method, record: Record, name: str | None = None) -> Method:
+    """``method`` with the results of an ``ood.json``, which calls the run ``name``."""
+    names = record.at("id") or {}
+    name = name or (method.name if method.name in names else next(iter(names)))
+    detection = UnknownInputs(record, name)
     for row in record.rows("curves"):
-        _check_lengths(row, "fpr", "tpr")
+        _check_lengths(row, row.array("fpr"), row.array("tpr"))
     for row in record.rows("histograms"):
-        bins, share = len(row.array("edges")) - 1, row.arrays("share")
-        if any(len(values) != bins for values in share.values()):
-            raise ValueError(
-                f"{row.file}: {row.prefix}.share must have one value for each bin of .edges"
-            )
+        _check_lengths(row, row.array("edges")[1:], *row.arrays("share").values())
     if any(detection.id_name not in row.at("share") for row in detection.rows("histograms")):
-        raise ValueError(f"{record.file}: histograms need the share of {detection.id_name}")
+        raise ValueError(f"histograms need the share of {detection.id_name}")
     examples = [item for item in _images(detection, "examples") if item[0].number("value")]
     strangers = _images(detection, "strangers")
-    return replace(detection, images=tuple(examples), strangers=tuple(strangers))
+    return replace(method, detection=replace(detection, images=examples, strangers=strangers))
 
 
-def _check_lengths(row: Record, first: str, second: str) -> None:
-    shapes = [row.array(key).shape for key in (first, second)]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 1:
-        raise ValueError(
-            f"{row.file}: {row.prefix}.{first} and .{second} must be lists of one length"
-        )
+def _check_lengths(row: Record, *arrays: Floats) -> None:
+    if len({len(array) for array in arrays}) > 1:
+        raise ValueError(f"{row.file}: the lists of {row.prefix} must have one length")
 
 
-def _images(detection: Detection, key: str) -> list[tuple[Record, Images]]:
+def _images(detection: UnknownInputs, key: str) -> list[tuple[Record, Images]]:
     """The rows at ``key`` with their pixels, as far as these are there."""
     files: dict[str, Any] = {}
     images = []
@@ -285,45 +256,43 @@ def _images(detection: Detection, key: str) -> list[tuple[Record, Images]]:
             file = row.file.with_name(name)
             files[name] = read_npz(file).get("images") if file.is_file() else None
         index, pixels = row.number("image"), files[name]
-        if index is None or pixels is None or pixels.ndim != 4:
-            continue
-        images.append((row, pixels[int(index.value)]))
+        if index is not None and pixels is not None and pixels.ndim == 4:
+            images.append((row, pixels[int(index.value)]))
     return images
 
 
-def read_attacks(record: Record, classes: Sequence[str] = ()) -> tuple[Record, AttackImages | None]:
-    """A ``robustness/record.json``, checked, and the images beside it.
-
-    ``classes`` are names for their labels.
-    """
+def add_attacks(method: Method, record: Record) -> Method:
+    """``method`` with a ``robustness/record.json`` and the images beside it."""
     for row in record.rows("curves"):
-        _check_lengths(row, "values", "accuracy")
-    if record.at("transfer") is not None and record.array("transfer.accuracy").ndim != 2:
-        raise ValueError(f"{record.file}: transfer.accuracy must be a matrix")
-    return record, _attack_images(record, classes)
+        _check_lengths(row, row.array("values"), row.array("accuracy"))
+    if record.at("transfer") is not None:
+        record.array("transfer.accuracy", ndim=2)
+    return replace(method, attacks=record, attack_images=_attack_images(method, record))
 
 
-def _attack_images(record: Record, classes: Sequence[str]) -> AttackImages | None:
+def _attack_images(method: Method, record: Record) -> AttackImages | None:
     file = record.file.with_name("examples.npz")
     names = ("original", "adversarial", "labels", "predictions")
-    arrays = read_npz(file) if file.is_file() else {}
+    arrays: Mapping[str, NDArray[Any]] = read_npz(file) if file.is_file() else {}
     if not arrays.keys() >= set(names):
         return None
     original, adversarial, labels, predictions = (arrays[name] for name in names)
-    attacks = [row.text("attack") for row in record.rows("attacks")]
-    shape = (len(predictions), *original.shape)
-    if adversarial.shape != shape or original.ndim != 4 or len(attacks) < len(predictions):
+    attacks = [row.text("attack") for row in record.rows("attacks")][: len(predictions)]
+    if adversarial.shape != (len(attacks), *original.shape) or original.ndim != 4:
         raise ValueError(f"{file} does not belong to {record.file.name} beside it")
 
-    def names_of(numbers: Any) -> tuple[str, ...]:
-        known = range(len(classes))
-        return tuple(classes[n] if n in known else str(n) for n in map(int, numbers))
+    def names_of(numbers: NDArray[Any]) -> list[str]:
+        known = range(len(method.classes))
+        return [method.classes[n] if n in known else str(n) for n in map(int, numbers)]
 
-    return AttackImages(
-        tuple(attacks[: len(predictions)]),
-        original,
-        adversarial,
-        names_of(labels),
-        tuple(names_of(row) for row in predictions),
-        Reference(file, "original, adversarial, predictions"),
-    )
+    words = names_of(labels), [names_of(row) for row in predictions]
+    source = Reference(file, "original, adversarial, predictions")
+    return AttackImages(attacks, original, adversarial, *words, source)
+
+
+#: Files of results in a run folder: their format, the command, and how a run takes them in.
+_RESULTS: tuple[tuple[str, str, str, Callable[[Method, Record], Method]], ...] = (
+    ("diagnosis.json", "dissensus.diagnosis/1", "diagnose", add_diagnosis),
+    ("ood/ood.json", OOD, "ood", add_detection),
+    ("robustness/record.json", ATTACK, "attack", add_attacks),
+)

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
+from dissensus.detection import Divergent, Example, Study, compare
 from dissensus.show import (
     Image,
     Matrix,
@@ -21,7 +23,8 @@ from dissensus.show import (
     histogram,
     save,
 )
-from dissensus.show.render_plotly import plot_json
+from dissensus.show.detection import divergent_plot, histogram_plot, roc_plot
+from dissensus.show.plot import plot_json
 
 METHODS = ["ADP", "LDR"]
 
@@ -103,30 +106,17 @@ def test_drawing_leaves_no_trace(tmp_path: Path) -> None:
     assert dict(mpl.rcParams) == before
 
 
-def test_plotly_gets_the_same_numbers() -> None:
-    values = plot_json(every_kind())
-    json.dumps(values, allow_nan=False)
-    assert len(values["panels"]) == 9  # text needs no axes
-    by_axis: dict[str, list[dict[str, object]]] = {}
-    for trace in values["traces"]:
-        by_axis.setdefault(trace["xaxis"], []).append(trace)
-    band, line = by_axis["x"]
-    assert band["y"] == [0.2, 0.3, 0.4, 0.2, 0.1, 0.0]
-    assert line["y"] == [0.1, 0.2, 0.3]
-    assert by_axis["x3"][0]["x"] == [1.0, 2.0]
-    assert by_axis["x3"][0]["orientation"] == "h"
-    assert "error_x" in by_axis["x3"][0]
-    assert by_axis["x4"][1]["base"] == [1.0, 2.0]
-    (steps,) = by_axis["x6"]
-    assert (len(list(steps["x"])), steps["y"]) == (3, [0.66667, 0.33333, 0.0])  # type: ignore[call-overload]
-    assert values["panels"][6]["x"] == {
-        "title": {"text": "λ"},
-        "zeroline": False,
-        "range": [0.0, 1.0],
-        "type": "log",
-    }
-    assert by_axis["x8"][0]["z"] == [[None, 0.5], [0.25, 1.0]]
-    assert by_axis["x9"][0]["type"] == "image"
+def test_the_page_gets_the_same_numbers() -> None:
+    panels = plot_json(every_kind())["panels"]
+    json.dumps(panels, allow_nan=False)
+    (line,) = panels[0]["series"]
+    assert [line[key] for key in ("y", "low")] == [[0.1, 0.2, 0.3], [0.0, 0.1, 0.2]]
+    assert panels[0]["rules"] == [["y", 0.2, "chance"]]
+    assert "x_log" not in panels[0]  # what is false is left out
+    assert (panels[6]["x_log"], panels[6]["x_range"]) == (True, [1.0, 10.0])
+    (steps,) = panels[5]["series"]
+    assert (len(steps["x"]), steps["y"]) == (3, [0.66667, 0.33333])
+    assert (panels[7]["kind"], panels[7]["values"]) == ("Matrix", [[None, 0.5], [0.25, 1.0]])
 
 
 def test_estimates_have_intervals_where_there_are_several_runs() -> None:
@@ -134,6 +124,45 @@ def test_estimates_have_intervals_where_there_are_several_runs() -> None:
     series = estimates("ADP", [0.0, 1.0], [several, several], 2, limits=(0.0, 1.0))
     assert (series.y, series.low, series.high) == ([0.5, 0.5], [0.0, 0.0], [1.0, 1.0])
     assert estimates("ADP", [0.0, 1.0], [several, single]).low is None
+
+
+def study_of(**sets: tuple[float, float, int]) -> Study:
+    """Scores of each set from the first to the second value, so many of them; test is known."""
+    scores = {name: {"pds": torch.linspace(*ends)} for name, ends in sets.items()}
+    return compare(scores, "test", thresholds={"pds": 1.5}, bootstrap=0)
+
+
+def test_each_set_has_a_panel_with_its_curves() -> None:
+    figure = draw(roc_plot(study_of(test=(0, 1, 5), near=(0, 1, 5), far=(2, 3, 5))))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert titles == ["near", "far"]
+    assert legends == [["pds 0.500", "chance"], ["pds 1.000", "chance"]]
+
+
+def test_histograms_show_shares_and_the_threshold() -> None:
+    plot = histogram_plot(study_of(test=(0, 1, 50), far=(2, 3, 20)))
+    (panel,) = plot.panels
+    assert isinstance(panel, Panel)
+    assert [sum(series.y) for series in panel.series] == pytest.approx([1.0, 1.0])
+    (axes,) = draw(plot).axes
+    assert [line.get_xdata()[0] for line in axes.lines] == [1.5]
+
+
+def test_examples_tell_truth_prediction_and_dissent() -> None:
+    apart = Example(np.zeros((3, 4, 4)), 0.5, "comic $book", ["hat", "mask"], "cowboy hat")
+    alike = Example(np.zeros((1, 4, 4)), 0.1, "zebra")
+    figure = draw(divergent_plot(Divergent("pds", [apart], [alike]), "test"))
+    top, bottom = figure.axes
+    assert top.get_title() == "GT: cowboy hat, 0.5"
+    (bold,) = top.texts
+    assert (bold.get_text(), bold.get_fontweight()) == (r"comic \$book", "bold")
+    assert top.get_xlabel() == "\nhat, mask"
+    assert bottom.get_title() == "0.1"
+    assert [top.get_ylabel(), bottom.get_ylabel()] == [
+        "most\ndivergent\nby pds (test)",
+        "least\ndivergent\nby pds (test)",
+    ]
 
 
 def test_pixels_of_images() -> None:
