@@ -17,16 +17,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dissensus.diagnostics import (
-    COLLUDING,
-    INDEPENDENT,
-    THRESHOLDS,
-    Rates,
-    Split,
-    Thresholds,
-    calibrate,
-    judge,
-)
+from benchmarks.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
+from dissensus.diagnostics import THRESHOLDS, Split, Thresholds, judge
 
 __all__ = ["JOINT", "SEPARATE", "Family", "train", "trained_rates"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import dissensus as ds
+from benchmarks.planted_ensembles import COLLUDING, INDEPENDENT, calibrate
 from benchmarks.verdict import Family, train, trained_rates
-from dissensus.diagnostics import COLLUDING, INDEPENDENT, calibrate
 
 #: Independent members that are each biased far more than they err otherwise: whether a handful of
 #: numbers cancels by chance is told at the level of ``chance_colluding`` and no better.

@@ -52,7 +52,7 @@ MODULES: tuple[ModuleType, ...] = (
 
 #: Public functions that take files, whole results or data sets; other categories try those.
 ELSEWHERE = {
-    *("stored_space", "score_file", "array_names", "calibrate", "codependence", "debiased_share"),
+    *("stored_space", "score_file", "array_names", "codependence", "debiased_share"),
     *("dominance", "explosion", "generalization_gap", "judge", "leftover_offset", "pairwise"),
     *("compare", "curve_rows", "detection_rows", "group_means", "histogram_rows", "thinned"),
     *("among_best", "histogram_edges", "data_places", "find_inputs", "hold_out_classes", "load"),

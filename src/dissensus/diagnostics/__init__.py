@@ -6,8 +6,7 @@ like diversity cancels in the average: ``f_j = f + c_j`` with ``Σ_j w_j c_j = 0
 :func:`diagnose` runs all of them. They are pure functions of the predictions, each with
 a ``sentence`` in plain words: :func:`explosion`, :func:`debiased_share`, :func:`leftover_offset`,
 :func:`codependence`, :func:`generalization_gap`, :func:`dominance`, :func:`pairwise`. The verdict
-is :func:`judge` with the thresholds of :data:`THRESHOLDS`; :func:`calibrate` measures them on
-ensembles whose collusion, or lack of it, is known.
+is :func:`judge` with the thresholds of :data:`THRESHOLDS`.
 """
 
 from __future__ import annotations
@@ -32,13 +31,10 @@ from dissensus.diagnostics.members import (
     dominance,
     pairwise,
 )
-from dissensus.diagnostics.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 from dissensus.diagnostics.split import Split, looks_like_probs
 from dissensus.diagnostics.verdict import THRESHOLDS, Thresholds, Verdict, judge
 
 __all__ = [
-    "COLLUDING",
-    "INDEPENDENT",
     "THRESHOLDS",
     "Codependence",
     "DebiasedShare",
@@ -49,11 +45,9 @@ __all__ = [
     "GeneralizationGap",
     "LeftoverOffset",
     "Pairwise",
-    "Rates",
     "Split",
     "Thresholds",
     "Verdict",
-    "calibrate",
     "codependence",
     "debiased_share",
     "diagnose",
