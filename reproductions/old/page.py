@@ -6,13 +6,13 @@ Built from the compact records alone; the same records give the same bytes.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from dissensus.export.markdown import table_row
 from dissensus.show import save
 from dissensus.tools.files import write_text
 from reproductions.old.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
@@ -322,3 +322,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     ['| a |', '|---|', '| x \\\\| y |']
     """
     return [table_row(header), "|" + "---|" * len(header), *map(table_row, rows)]
+
+
+def table_row(cells: Iterable[str]) -> str:
+    """A row of a table; its cells are Markdown already."""
+    lines = (re.sub(r"(?<!\\)\|", r"\\|", " ".join(cell.split())) for cell in cells)
+    return f"| {' | '.join(lines)} |"

@@ -199,13 +199,6 @@ def test_outputs_are_those_of_the_library(cases: dict[str, Any], name: str, kind
 
 
 @pytest.mark.slow
-def test_a_detector_flags_some_and_not_others(cases: dict[str, Any]) -> None:
-    flagged = cases["mlp.onnx"]["outputs"][1]["is_ood"]
-    assert flagged.dtype == bool
-    assert 0 < flagged.sum() < 7
-
-
-@pytest.mark.slow
 def test_names_and_metadata_are_in_the_file(cases: dict[str, Any]) -> None:
     entry, other = cases["mlp.onnx"], cases["images.onnx"]
     said, told = entry["said"], entry["told"]
@@ -334,12 +327,12 @@ class FixedBatch(Branching):
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (Branching, {}, "cannot trace Branching: its forward does what a graph cannot hold"),
+        (Branching, {}, "cannot trace Branching: a graph holds no branching"),
         (FixedBatch, {}, "FixedBatch fixes the number of rows"),
         (lambda: nn.Linear(5, 3), {}, r"Linear cannot take inputs of shape \(3, 4\)"),
         (lambda: nn.Linear(4, 3), {"score": "pd"}, "did you mean 'pds'"),
-        (lambda: nn.Linear(4, 3), {"score": "variance"}, "variance is the score of a regression"),
-        (lambda: nn.Linear(4, 3), {"score": "knn"}, "knn cannot be exported: it is computed from"),
+        (lambda: nn.Linear(4, 3), {"score": "variance"}, "variance is a score of regressors"),
+        (lambda: nn.Linear(4, 3), {"score": "knn"}, "knn cannot be exported: it needs features"),
         (lambda: nn.Linear(4, 3), {"score": "ensemble_diversity"}, "at most classes − 1 = 2"),
     ],
 )
@@ -364,19 +357,13 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_regression_has_one_score(tmp_path: Path) -> None:
-    ens = ds.Ensemble(lambda: nn.Linear(4, 1), members=3, combine="mean")
-    with pytest.raises(ValueError, match="a regression has the score variance alone"):
-        ds.export.to_onnx(ens, torch.zeros(2, 4), tmp_path / "a.onnx", score="pds")
-
-
 def test_detectors_that_cannot_be_exported(tmp_path: Path) -> None:
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     x = torch.randn(60, 4)
     distance = ds.detection.Mahalanobis().fit(x, torch.arange(60) % 3)
     told = {
         "score is mahalanobis, which cannot be exported": ds.Detector(ens, distance).fit(x),
-        "a function of your own, which cannot": ds.Detector(ens, lambda z: z[0, :, 0]).fit(x),
+        "a function of your own cannot be exported": ds.Detector(ens, lambda z: z[0, :, 0]).fit(x),
         "no threshold yet": ds.Detector(ens, "pds"),
     }
     for sentence, detector in told.items():
@@ -394,15 +381,15 @@ def test_examples_that_say_nothing(example: Any, tmp_path: Path) -> None:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(graph, "find_spec", lambda name: None if name == "onnxruntime" else 1)
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
-    with pytest.raises(ValueError, match=r"needs onnxruntime.*dissensus\[export\].*pt2 needs"):
+    with pytest.raises(ValueError, match=r"needs onnxruntime.*dissensus\[export\]"):
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("_LARGEST", 10, "the weights take 0.0 GiB and an ONNX file holds 2 at most"),
-        ("_OLDEST", (99, 0), "ONNX needs torch 99.0 or newer, this is"),
+        ("_LARGEST", 10, "an ONNX file holds 2 GiB"),
+        ("_OLDEST", (99, 0), "ONNX needs torch .* or newer, this is"),
     ],
 )
 def test_limits_of_onnx(
@@ -423,7 +410,7 @@ def test_what_onnx_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with pytest.raises(ValueError, match="onnxruntime cannot run the graph"):
         onnx_runner(b"nonsense")
     monkeypatch.setattr(torch.onnx, "export", fail)
-    with pytest.raises(ValueError, match=r"export as pt2.*No ONNX function found for aten\.foo$"):
+    with pytest.raises(ValueError, match=r"use pt2.*No ONNX function found for aten\.foo$"):
         ds.export.to_onnx(ens, torch.ones(3, 3), tmp_path / "a.onnx")
 
 
@@ -433,6 +420,6 @@ def test_a_graph_that_differs_is_not_written(
     monkeypatch.setattr(graph, "onnx_runner", lambda content: lambda x: {"probs": x, "members": x})
     monkeypatch.setattr(graph, "onnx_model", lambda *_: onnx.ModelProto())
     ens = ds.Ensemble(lambda: nn.Linear(3, 3), members=1)
-    with pytest.raises(ValueError, match=r"probs is off by .* nothing was written"):
+    with pytest.raises(ValueError, match=r"off by .* in probs; nothing was written"):
         ds.export.to_onnx(ens, torch.ones(3, 3), tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []

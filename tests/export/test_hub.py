@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 import dissensus as ds
@@ -165,17 +166,26 @@ def test_a_card_of_nothing_says_so(tmp_path: Path) -> None:
     make = make_factory("linear", (4,), 1)
     ens = ds.Ensemble(make, members=2, combine="mean")
     save_folder(ens, tmp_path, make, name="plain", license="mit")
-    card = (tmp_path / "README.md").read_text()
-    assert card.startswith('---\nlibrary_name: dissensus\nlicense: "mit"\ntags:')
-    headings = [line for line in card.splitlines() if line.startswith("## ")]
+    _, front, body = (tmp_path / "README.md").read_text().split("---\n", 2)
+    facts = yaml.safe_load(front)
+    assert (facts["library_name"], facts["license"]) == ("dissensus", "mit")
+    assert "model-index" not in facts
+    headings = [line for line in body.splitlines() if line.startswith("## ")]
     assert headings == ["## How to load it", "## Limits"]
-    assert "no results were recorded" in card
-    assert "metrics" not in card
+    assert "no results were recorded" in body
 
 
 def test_cells_cannot_break_a_table(tmp_path: Path) -> None:
     row = {"method": "a", "score": "pds", "set": "odd|name\n## x", "auroc": 0.5, "fpr95": 1.0}
     make = make_factory("linear", (4,), 3)
-    results = RunResults(ood={"detection": [row], "id": {"a": "test"}})
+    results = RunResults(ood={"detection": [row]})
     save_folder(ds.Ensemble(make, members=2), tmp_path, make, results=results)
     assert "| odd\\|name ## x | pds | 0.500 | 1.000 |  |" in (tmp_path / "README.md").read_text()
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dissensus.export.card.find_spec", lambda name: None)
+    make = make_factory("linear", (4,), 3)
+    with pytest.raises(ValueError, match=r"needs huggingface_hub.*dissensus\[hub\]"):
+        save_folder(ds.Ensemble(make, members=2), tmp_path / "a", make)
+    assert not (tmp_path / "a").exists()

@@ -1,4 +1,4 @@
-"""Model cards: what a stranger should know before using an ensemble, from records alone.
+"""Model cards: the facts of an ensemble and its records, for the template ``card.md``.
 
 A number is in the card if a record has it, and a section if it has content. The limits name what
 was not measured.
@@ -6,248 +6,213 @@ was not measured.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from dissensus.detection import Detector
-from dissensus.export.card_tables import adversarial_inputs, diagnosis, results, unknown_inputs
-from dissensus.export.markdown import code, prose, table_row
 from dissensus.export.module import backbone_name
 from dissensus.export.results import RunResults
 from dissensus.models import MODELS
 from dissensus.runs.data_summary import DataSummary
-
-Config = Mapping[str, Any]
-
-#: Metrics that the front matter names.
-_METRICS = ("accuracy", "nll", "brier", "rmse")
+from dissensus.tools.console import printable
 
 #: Settings of training that the card lists.
 _TRAINING = (
-    "objective",
-    "epochs",
-    "batch_size",
-    "optimizer",
-    "schedule",
-    "patience",
-    "select_by",
-    "label_smoothing",
-    "seed",
+    *("objective", "epochs", "batch_size", "optimizer", "schedule", "patience", "select_by"),
+    *("label_smoothing", "seed"),
 )
 
-_COMBINE = {
-    "probability": "the mean of its members' probabilities",
-    "score": "the softmax of its members' mean logits",
-    "mean": "the mean of its members' predictions",
+#: Rows of the table of results, by the keys of the metrics: name, and format of the number.
+_RESULTS = {
+    "accuracy": ("accuracy", "{:.2%}"),
+    "nll": ("negative log-likelihood", "{:.4f}"),
+    "brier": ("Brier score", "{:.4f}"),
+    "ece_width": ("calibration error (ECE, 15 bins of equal width)", "{:.4f}"),
+    "rmse": ("RMSE, in the units of the target", "{:.4g}"),
+    "ensemble_error": ("ERR, the ensemble's error", "{:.4f}"),
+    "member_error": ("mean ERR, the mean of its members' errors", "{:.4f}"),
+    "diversity": ("DIV = mean ERR − ERR", "{:.4f}"),
 }
+
+#: What Markdown or HTML would take for markup; an underscore inside of a word is none.
+_MARKUP = re.compile(r"[\\`*\[\]~!$|]|(?<!\w)_|_(?!\w)|^(?=[#+-])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def model_card(
-    config: Config,
+    config: Mapping[str, Any],
     summary: DataSummary | None,
-    run_results: RunResults,
+    results: RunResults,
     *,
     detector: Detector | None = None,
     license: str | None = None,
 ) -> str:
     """``README.md``: YAML front matter for a hub, then the card for people."""
-    sections = [
-        _front_matter(config, summary, run_results, license),
-        _title(config, summary),
-        _use(config, summary, detector),
-        _data(summary),
-        _training(config, run_results.training),
-        results(run_results.metrics),
-        diagnosis(run_results.diagnosis),
-        unknown_inputs(run_results.ood, str(config["name"])),
-        adversarial_inputs(run_results.attacks),
-        _limits(config, summary, run_results, license),
-    ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    if find_spec("huggingface_hub") is None or find_spec("jinja2") is None:
+        raise ValueError("a model card needs huggingface_hub: pip install 'dissensus[hub]'")
+    from huggingface_hub import ModelCard
 
-
-def _front_matter(
-    config: Config, summary: DataSummary | None, run_results: RunResults, license: str | None
-) -> list[str]:
-    """YAML; strings are written as JSON, which is YAML too."""
-    metrics = run_results.metrics.get("test", {})
-    measured = [key for key in _METRICS if isinstance(metrics.get(key), int | float)]
-    task = _pipeline(config["task"], summary)
-    chosen = f"license: {json.dumps(license)}"
-    lines = ["---", "library_name: dissensus"]
-    lines.append("# license: not chosen yet; name one here" if license is None else chosen)
-    if task is not None:
-        lines.append(f"pipeline_tag: {task}")
-    tags = ["dissensus", "deep-ensemble", "uncertainty", config["task"]]
-    tags += ["out-of-distribution-detection"] if run_results.ood else []
-    lines += ["tags:", *(f"- {tag}" for tag in tags)]
-    if measured:
-        lines += ["metrics:", *(f"- {key}" for key in measured)]
-    if measured and summary is not None and task is not None:
-        lines += [
-            "model-index:",
-            f"- name: {json.dumps(config['name'] or 'ensemble')}",
-            "  results:",
-            "  - task:",
-            f"      type: {task}",
-            "    dataset:",
-            f"      name: {json.dumps(summary.name)}",
-            f"      type: {json.dumps(summary.name)}",
-            "      split: test",
-            "    metrics:",
-        ]
-        for key in measured:
-            lines += [f"    - type: {key}", f"      value: {float(metrics[key])!r}"]
-    return [*lines, "---"]
-
-
-def _pipeline(task: str, summary: DataSummary | None) -> str | None:
-    """The task as hubs call it; None where they have no name for it."""
-    dimensions = 0 if summary is None else len(summary.input_shape)
-    if dimensions == 3 and task == "classification":
-        return "image-classification"
-    return f"tabular-{task}" if dimensions == 1 else None
-
-
-def _title(config: Config, summary: DataSummary | None) -> list[str]:
-    members = config["ensemble"]["members"]
-    networks = ", ".join(code(name) for name in dict.fromkeys(_model_names(config)))
-    of = f" of {networks}" if networks else ""
-    on = f" on {prose(summary.name)}" if summary is not None and summary.name else ""
-    objective = config.get("training", {}).get("objective")
-    trained = f", trained with the objective {code(objective)}" if objective else ""
-    count = "1 member" if members == 1 else f"{members} members"
-    return [
-        f"# {prose(config['name'] or 'An ensemble')}",
-        "",
-        f"A deep ensemble of {count}{of} for {config['task']}{on}{trained}. Its prediction is "
-        f"{_COMBINE[config['ensemble']['combine']]}. Made with Dissensus "
-        f"{config['versions']['dissensus']}.",
-    ]
-
-
-def _model_names(config: Config) -> list[str]:
     model = config["model"]
-    models = [] if model is None else model if isinstance(model, list) else [model]
-    return [str(each["name"]) for each in models]
-
-
-def _use(config: Config, summary: DataSummary | None, detector: Detector | None) -> list[str]:
-    names = _model_names(config)
-    foreign = [name for name in names if name not in MODELS]
-    argument = ", trust=True" if foreign else "" if names else ", make_member=make_member"
-    shape = "…" if summary is None else ", ".join(str(size) for size in summary.input_shape)
+    networks = [each["name"] for each in (model if isinstance(model, list) else [model]) if each]
+    foreign = [name for name in networks if name not in MODELS]
+    facts = {} if summary is None else summary.preprocessing
     regression = config["task"] == "regression"
-    prediction = "the mean, [batch, outputs]" if regression else "probabilities, [batch, classes]"
-    lines = [
-        "import dissensus as ds",
-        "",
-        f'ens = ds.load("path/to/this/folder"{argument})',
-        f"ens.predict(x)    # x: [batch, {shape}]; {prediction}",
-        "ens(x)            # every member, [members, batch, outputs]",
-    ]
-    notes = []
-    if foreign:
-        notes.append(f"{code(foreign[0])} is code: read it before you run it with `trust=True`.")
-    if not names:
-        notes.append("`make_member` is the function that makes one member; it is not included.")
-    if summary is not None and {"encoder", "feature_mean"} & summary.preprocessing.keys():
-        notes.append(
-            "`x` is filled, encoded and standardised as `config.json` says. `dissensus predict "
-            "FOLDER --input new.csv --output predictions.csv` does that to rows in their own units."
-        )
-    if detector is not None:
-        file = "path/to/this/folder/detector.json"
-        lines.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
-        note = (
-            f"`detector.json` flags inputs whose score {code(detector.score_name)} is above "
-            f"{detector.threshold:.6g}, which accepts {detector.accept:.0%} of {detector.count} "
-            "validation examples."
-        )
-        if detector.tuning:
-            note += (
-                " The score is that of a copy of the members, tuned to disagree on inputs made "
-                "from the training data; predictions are those of the members themselves."
-            )
-        notes.append(note)
-    section = ["## How to load it", "", "```python", *lines, "```"]
-    return section + [line for note in notes for line in ("", note)]
+    settings = {key: config.get("training", {}).get(key) for key in _TRAINING}
+    settings |= {key: config.get("data", {}).get(key) for key in ("augment", "adversarial")}
+    steps = [*facts.get("notes", ()), *([summary.prepared] if summary else [])]
+    judged = results.diagnosis.get("examples", {}).items()
+    card = ModelCard.from_template(
+        _card_data(config, summary, results, license),
+        template_str=Path(__file__).with_name("card.md").read_text(encoding="utf-8"),
+        text=text,
+        code=code,
+        first=_first,
+        config=config,
+        summary=summary,
+        results=results,
+        detector=detector,
+        networks=", ".join(code(name) for name in dict.fromkeys(networks)),
+        foreign=foreign,
+        rows=", ".join(f"{n} {text(part)}" for part, n in summary.rows.items()) if summary else "",
+        argument=", trust=True" if foreign else "" if networks else ", make_member=make_member",
+        shape="…" if summary is None else ", ".join(map(str, summary.input_shape)),
+        prediction=f"{'means' if regression else 'probabilities'}, [batch, outputs]",
+        tabular=bool({"encoder", "feature_mean"} & facts.keys()),
+        backbone=backbone_name(summary),
+        steps="; ".join(text(step) for step in steps if step),
+        settings={key: value for key, value in settings.items() if value is not None},
+        judged=" and ".join(f"{count} {text(split)}" for split, count in judged),
+        metric_rows=list(_metric_rows(results.metrics)),
+        unknown_rows=list(_unknown_rows(results.ood, str(config["name"]))),
+        attack_rows=list(_attack_rows(results.attacks)),
+        limits=_limits(config["task"], results, license),
+    )
+    return str(card) + "\n"
 
 
-def _data(summary: DataSummary | None) -> list[str]:
-    if summary is None:
-        return []
-    counts = ", ".join(f"{count} {prose(part)}" for part, count in summary.rows.items() if count)
-    rows = f"; rows: {counts}" if counts else ""
-    lines = ["## Data", "", f"- {prose(summary.name)}: {prose(summary.task)}{rows}"]
-    lines.append(f"- one input: {tuple(summary.input_shape)}; outputs: {summary.outputs}")
-    if summary.classes:
-        lines.append(f"- classes: {_first(summary.classes)}")
-    if summary.features:
-        lines.append(f"- columns: {_first(summary.features)}")
-    backbone = backbone_name(summary)
-    if backbone is not None:
-        lines.append(
-            f"- inputs are features of the backbone {code(backbone)}, which is not included"
-        )
-    steps = [prose(note) for note in summary.preprocessing.get("notes", ())]
-    if summary.prepared:
-        steps += [prose(summary.prepared), "statistics of the training rows"]
-    if summary.channels:
-        steps.append("channels normalised inside the members")
-    return lines + ([f"- preprocessing: {'; '.join(steps)}"] if steps else [])
+def _card_data(
+    config: Mapping[str, Any], summary: DataSummary | None, results: RunResults, license: str | None
+) -> Any:
+    """What a hub reads: license, tags, the task as hubs call it, and the results on test data."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    dimensions = 0 if summary is None else len(summary.input_shape)
+    task = f"tabular-{config['task']}" if dimensions == 1 else None
+    if dimensions == 3 and config["task"] == "classification":
+        task = "image-classification"
+    metrics = results.metrics.get("test", {})
+    measured = [key for key in ("accuracy", "nll", "brier", "rmse") if key in metrics]
+    found = []
+    if summary is not None and task is not None:
+        about: dict[str, Any] = {"task_type": task, "dataset_split": "test"}
+        about |= dict.fromkeys(("dataset_type", "dataset_name"), printable(summary.name))
+        for key in measured:
+            value = float(metrics[key])
+            found.append(EvalResult(**about, metric_type=key, metric_value=value))
+    tags = ["dissensus", "deep-ensemble", "uncertainty", config["task"]]
+    return ModelCardData(
+        license=license and printable(license),
+        library_name="dissensus",
+        tags=tags + (["out-of-distribution-detection"] if results.ood else []),
+        pipeline_tag=task,
+        metrics=measured or None,
+        model_name=printable(config["name"]) or "ensemble",
+        eval_results=found or None,
+    )
+
+
+def _limits(task: str, results: RunResults, license: str | None) -> list[str]:
+    limits = ["The results are of one run on one split; other data may differ."]
+    if not results.metrics:
+        limits = ["How well it predicts is unknown: no results were recorded."]
+    if not results.diagnosis:
+        limits.append("Its members were not checked for collusion (`dissensus diagnose`).")
+    if task == "regression":
+        limits.append("The spread of its members is not calibrated: it is no predictive interval.")
+    elif not results.ood:
+        limits.append("Detection of unknown inputs was not measured (`dissensus ood`).")
+    if task != "regression" and not results.attacks:
+        limits.append("Robustness to adversarial inputs was not measured (`dissensus attack`).")
+    if license is None:
+        limits.append("No license was chosen; until its owner names one, it is not free to use.")
+    return limits
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def _metric_rows(metrics: Mapping[str, Mapping[str, Any]]) -> Iterable[list[str]]:
+    """Accuracy, calibration, ERR and DIV by split."""
+    for key, (name, form) in _RESULTS.items():
+        values = [split.get(key) for split in metrics.values()]
+        if any(isinstance(value, int | float) for value in values):
+            yield [name, *("" if value is None else form.format(value) for value in values)]
+
+
+def _unknown_rows(record: Mapping[str, Any], name: str) -> Iterable[list[str]]:
+    """The measures of ``dissensus ood``; of several methods those of the one called ``name``."""
+    rows = list(record.get("detection", ()))
+    if len({row["method"] for row in rows}) > 1:
+        rows = [row for row in rows if row["method"] == name]
+    for row in rows:
+        measures = [
+            _number(row[key], row.get(f"{key}_low"), row.get(f"{key}_high"), "{:.3f}")
+            for key in ("auroc", "fpr95")
+        ]
+        flagged = "" if row.get("flagged") is None else f"{row['flagged']:.1%}"
+        yield [text(row["set"]), text(row["score"]), *measures, flagged]
+
+
+def _attack_rows(record: Mapping[str, Any]) -> Iterable[list[str]]:
+    """The accuracies of ``dissensus attack``."""
+    if not record:
+        return
+    yield ["none", _number(**record["clean_accuracy"])]
+    for row in record["attacks"]:
+        source = f" (made on {text(row['source'])})" if row.get("source") else ""
+        low, high = row["interval"]
+        yield [code(row["attack"]) + source, _number(row["accuracy"], low, high)]
+    yield ["**worst case for each example**", _number(**record["worst_case"])]
+
+
+def _number(
+    accuracy: float, low: float | None, high: float | None, form: str = "{:.1%}", **_: Any
+) -> str:
+    """A measure with its interval, if it has one."""
+    bare = form.format(accuracy)
+    if low is None or high is None:
+        return bare
+    return f"{bare} [{form.format(low)}, {form.format(high)}]"
 
 
 def _first(names: Sequence[str], limit: int = 20) -> str:
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(prose(name) for name in names[:limit]) + more
+    return ", ".join(text(name) for name in names[:limit]) + more
 
 
-def _training(config: Config, training: Mapping[str, Any]) -> list[str]:
-    settings = {key: config.get("training", {}).get(key) for key in _TRAINING}
-    settings |= {key: config.get("data", {}).get(key) for key in ("augment", "adversarial")}
-    given = {key: value for key, value in settings.items() if value is not None}
-    rows = [table_row([key, code(value)]) for key, value in given.items()]
-    if not rows and not training:
-        return []
-    lines = ["## Training"]
-    if rows:
-        lines += ["", "| setting | |", "|---|---|", *rows]
-    if training:
-        torch = training.get("environment", {}).get("packages", {}).get("torch")
-        seconds = training.get("seconds")
-        text = f"{training['epochs']} epochs; these weights are of epoch {training['best_epoch']}"
-        text += f"; {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-        text += f"; torch {prose(torch)}" if torch else ""
-        lines += ["", f"{text}."]
-    return lines
+# ---- text from files that stays text, whatever it holds ------------------------------------------
 
 
-def _limits(
-    config: Config, summary: DataSummary | None, run_results: RunResults, license: str | None
-) -> list[str]:
-    limits = []
-    if run_results.metrics:
-        of = f" of {prose(summary.name)}" if summary is not None else ""
-        limits.append(f"The results are of one run on one split{of}; other data may differ.")
-    else:
-        limits.append("How well it predicts is unknown: no results were recorded.")
-    if not run_results.diagnosis:
-        limits.append("Its members were not checked for collusion (`dissensus diagnose`).")
-    if config["task"] == "classification":
-        limits.append(
-            "A score says that an input is unusual to the members; some unusual inputs score low."
-            if run_results.ood
-            else "Detection of unknown inputs was not measured (`dissensus ood`)."
-        )
-        limits.append(
-            "Other attacks may lower its accuracy further."
-            if run_results.attacks
-            else "Robustness to adversarial inputs was not measured (`dissensus attack`)."
-        )
-    else:
-        limits.append("The spread of its members is not calibrated: it is no predictive interval.")
-    if license is None:
-        limits.append("No license was chosen; until its owner names one, it is not free to use.")
-    return ["## Limits", "", *(f"- {limit}" for limit in limits)]
+def text(value: object) -> str:
+    r"""``value`` on one line, to be read as it is.
+
+    >>> print(text("a_b <img src=x> [b](http://c)\n# d"))
+    a_b &lt;img src=x&gt; \[b\](http://c) # d
+    """
+    line = _MARKUP.sub(r"\\\g<0>", printable(" ".join(str(value).split())))
+    return re.sub("[&<>]", lambda match: _HTML[match[0]], line)
+
+
+def code(value: object) -> str:
+    """``value`` on one line of a table, as code.
+
+    >>> print(code("mlp"), code("a`b"))
+    `mlp` `` a`b ``
+    """
+    line = printable(" ".join(str(value).split())).replace("|", r"\|")
+    runs = [len(run) for run in re.findall("`+", line)]
+    fence = "`" * (max(runs, default=0) + 1)
+    return f"{fence} {line} {fence}" if runs else f"{fence}{line}{fence}"

@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
-from dissensus.export.module import ExportModule, choose_scores, example_for, metadata
+from dissensus.export.module import ExportModule, example_for, make_detectors, metadata
 from dissensus.export.onnx_graph import onnx_model, onnx_runner
 from dissensus.runs.data_summary import DataSummary
 from dissensus.tools.files import replace_atomically, write_bytes
@@ -96,10 +96,7 @@ def to_onnx(
     module, rows, description = _prepare(ens, example, score, detector, summary, name)
     size = sum(t.numel() * t.element_size() for t in module.state_dict().values())
     if size > _LARGEST:
-        raise ValueError(
-            f"the weights take {size / 2**30:.1f} GiB and an ONNX file holds 2 at most; export as "
-            "pt2, or fewer members (ens.select)"
-        )
+        raise ValueError(f"an ONNX file holds 2 GiB, the weights are {size / 2**30:.1f}; use pt2")
     model = onnx_model(_trace(module, rows), list(description["outputs"]), description)
     content = model.SerializeToString()
     _check_equal(module, rows, onnx_runner(content), "the ONNX graph in onnxruntime")
@@ -118,15 +115,13 @@ def _prepare(
     """The module to trace, a batch to trace it with, and its metadata."""
     if example is None:
         if summary is None:
-            raise ValueError(
-                "pass an example, a batch [batch, …] of inputs, or the summary of a run's data"
-            )
+            raise ValueError("pass an example, a batch [batch, …], or the summary of a run's data")
         example = example_for(summary)
     if not isinstance(example, Tensor) or example.ndim == 0 or len(example) == 0:
         got = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
         raise ValueError(f"example must be a tensor [batch, …] of one row or more, got {got}")
     example = example.detach().cpu()
-    scores = choose_scores(ens, score, detector)
+    scores = make_detectors(ens, score, detector)
     module = ExportModule(ens, scores, detector=detector, summary=summary)
     return module, example, metadata(module, example, summary, detector, name)
 
@@ -135,14 +130,10 @@ def _check_installed() -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"ONNX needs {', '.join(missing)}, which is not installed: "
-            "pip install 'dissensus[export]'; the format pt2 needs nothing more"
+            f"ONNX needs {', '.join(missing)}: pip install 'dissensus[export]'; pt2 needs no more"
         )
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _OLDEST:
-        raise ValueError(
-            f"ONNX needs torch {_OLDEST[0]}.{_OLDEST[1]} or newer, this is {torch.__version__}; "
-            "the format pt2 does not"
-        )
+        raise ValueError(f"ONNX needs torch 2.6 or newer, this is {torch.__version__}; use pt2")
 
 
 # ---- tracing ------------------------------------------------------------------------------------
@@ -185,8 +176,8 @@ def _check_equal(
                 if not torch.allclose(expected[name], got[name], rtol=1e-3, atol=1e-4 * size):
                     off = float((expected[name] - got[name]).abs().max())
                     raise ValueError(
-                        f"{what} does not give what the ensemble gives, {name} is off by "
-                        f"{off:.3g}; nothing was written. Export in another format"
+                        f"{what} is off by {off:.3g} in {name}; nothing was written: use another "
+                        "format"
                     )
 
 
@@ -205,13 +196,11 @@ def _explain(module: ExportModule, rows: Tensor, error: Exception) -> str:
         return f"{kind} cannot take inputs of shape {tuple(rows.shape)}, {rows.dtype}: {text[:300]}"
     if "specialized it to be a constant" in text or "marked batch as dynamic" in text:
         return (
-            f"{kind} fixes the number of rows, so that its graph would serve batches of "
-            f"{len(rows)} alone; write its shapes with x.shape[0], flatten(1) or -1 in place of a "
-            "number, or share it as a folder (save_folder, --format hub)"
+            f"{kind} fixes the number of rows; write its shapes with x.shape[0], flatten(1) or -1, "
+            "or share it as a folder (save_folder, --format hub)"
         )
     return (
-        f"torch.export cannot trace {kind}: its forward does what a graph cannot hold, such as "
-        "branching on values (`if x.sum() > 0`), .item() or NumPy; write it with torch.where or "
-        f"torch.cond, or share it as a folder (save_folder, --format hub). torch says: "
-        f"{type(error).__name__}: {text[:300]}"
+        f"torch.export cannot trace {kind}: a graph holds no branching on values, .item() or "
+        "NumPy; write it with torch.where, or share it as a folder (save_folder, --format hub). "
+        f"torch says: {type(error).__name__}: {text[:300]}"
     )

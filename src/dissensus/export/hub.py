@@ -155,9 +155,7 @@ def _config(
     try:
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"options of a model must be plain values to be written down: {error}"
-        ) from error
+        raise ValueError(f"options of a model must be plain values: {error}") from error
     return config
 
 
@@ -177,7 +175,5 @@ def _code_files(model: Model) -> list[Path]:
     """The files of code that make the members, each once."""
     files = dict.fromkeys(file for file in map(_code_file, _factories(model)) if file is not None)
     if len({file.name for file in files}) < len(files):
-        raise ValueError(
-            f"two files of code have one name: {', '.join(map(str, files))}; rename one"
-        )
+        raise ValueError(f"two files of code have one name: {', '.join(map(str, files))}")
     return list(files)

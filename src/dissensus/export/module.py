@@ -13,19 +13,13 @@ from torch import Tensor, nn
 
 from dissensus._version import __version__
 from dissensus.data import Encoder
-from dissensus.detection import (
-    Detector,
-    MemberFeatures,
-    default_score,
-    is_fitted,
-)
+from dissensus.detection import Detector, MemberFeatures
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
 from dissensus.outputs import combine
 from dissensus.runs.data_summary import DataSummary
-from dissensus.scores import NamedScore, parse
 from dissensus.tools.guards import check_finite
 
 FORMAT = "dissensus.export/1"
@@ -112,7 +106,7 @@ class ExportModule(nn.Module):
     def __init__(
         self,
         ens: Ensemble,
-        scores: Sequence[NamedScore],
+        scores: Sequence[Detector],
         *,
         detector: Detector | None = None,
         summary: DataSummary | None = None,
@@ -127,8 +121,7 @@ class ExportModule(nn.Module):
         self.members, self.combine = ens.members, ens.combine
         self.register_buffer("weights", None if ens.weights is None else ens.weights.cpu())
         self.scores = list(scores)
-        self.detector_score = None if detector is None else parse(str(detector.score_name))
-        self.threshold = None if detector is None else detector.threshold
+        self.detector = detector
         regression = summary is not None and ens.combine == "mean"
         statistics = summary.preprocessing if summary is not None and regression else {}
         for name, key in (("unit", "target_std"), ("zero", "target_mean")):
@@ -148,10 +141,10 @@ class ExportModule(nn.Module):
         if self.tuned is not None:
             outputs = self.tuned(x)
             results["tuned"] = self._in_units(outputs)
-        results |= {f"score_{score}": score(outputs) for score in self.scores}
-        if self.detector_score is not None:
-            assert self.threshold is not None
-            above = self.detector_score(outputs).double() > self.threshold
+        results |= {f"score_{each.score_name}": each.rule(outputs) for each in self.scores}
+        if self.detector is not None:
+            assert self.detector.threshold is not None
+            above = self.detector.rule(outputs).double() > self.detector.threshold
             # The library raises for outputs that are not finite; a file can only flag them.
             results["is_ood"] = above | ~outputs.isfinite().all(-1).all(0)
         return results
@@ -195,33 +188,23 @@ class _Members(nn.Module):
 # ---- scores and examples ------------------------------------------------------------------------
 
 
-def choose_scores(
+def make_detectors(
     ens: Ensemble, names: str | Sequence[str] | None, detector: Detector | None
-) -> list[NamedScore]:
-    """The scores to export: ``names``, else the detector's, else :func:`default_score`.
+) -> list[Detector]:
+    """Detectors whose scores to export: ``names``, else that of ``detector``, else the default.
 
     Raises for a score that is not a function of the members' outputs alone.
     """
-    regression = ens.combine == "mean"
     if detector is not None:
         check_detector(detector)
-    detector_score = None if detector is None else str(detector.score_name)
-    if names is None:
-        names = detector_score or default_score(ens)
-    names = [names] if isinstance(names, str) else list(names)
-    for name in names:
-        if is_fitted(name):
-            raise ValueError(
-                f"{name} cannot be exported: it is computed from features of the training data, "
-                "not from the members' outputs; choose a score of `dissensus scores`"
-            )
-    scores = [parse(name) for name in dict.fromkeys(names)]
-    for score in [*scores, *([] if detector_score is None else [parse(detector_score)])]:
-        if regression and score.name != "variance":
-            raise ValueError(f"a regression has the score variance alone, got {str(score)!r}")
-        if not regression and score.name == "variance":
-            raise ValueError("variance is the score of a regression; a classifier has pds and more")
-    return scores
+        names = names or str(detector.score_name)
+    asked = names if isinstance(names, list | tuple) else [names]
+    detectors = [Detector(ens, name) for name in dict.fromkeys(asked)]
+    for each in detectors:
+        if detector is not None and detector.tuned is not None:
+            each.use_tuned(detector.tuned, detector.tuning)
+        _check_outputs_alone(each, f"{each.score_name} cannot be exported")
+    return detectors
 
 
 def check_detector(detector: Detector, *, folder: bool = False) -> None:
@@ -232,16 +215,22 @@ def check_detector(detector: Detector, *, folder: bool = False) -> None:
     """
     if detector.space != "logits":
         raise ValueError(f"the detector is of {detector.space}; export takes members with logits")
-    own = detector.features is not None and not isinstance(detector.features, MemberFeatures)
-    if detector.score_name is None or own or (detector.distances and not folder):
-        score = detector.score_name or "a function of your own"
-        kept = "" if own or detector.score_name is None else ", or write a folder (format='hub')"
-        raise ValueError(
-            f"the detector's score is {score}, which cannot be exported: it is no function of the "
-            f"members' outputs alone; fit a detector with a score of `dissensus scores`{kept}"
-        )
+    functions = detector.features is not None and not isinstance(detector.features, MemberFeatures)
+    if detector.score_name is None or functions:
+        raise ValueError("a detector with a function of your own cannot be exported")
+    if not folder:
+        what = f"the detector's score is {detector.score_name}, which cannot be exported"
+        _check_outputs_alone(detector, what)
     if detector.threshold is None:
         raise ValueError("the detector has no threshold yet; call .fit(val) first")
+
+
+def _check_outputs_alone(detector: Detector, what: str) -> None:
+    if detector.distances:
+        raise ValueError(
+            f"{what}: it needs features of the training data; choose a score of the members' "
+            "outputs, or write a folder (format='hub')"
+        )
 
 
 def example_for(summary: DataSummary, *, pixels: bool = False) -> Tensor:
@@ -290,7 +279,7 @@ def metadata(
         "members": module.members,
         "classes": [] if summary is None else summary.classes,
         "features": [] if summary is None else summary.features,
-        "scores": [str(score) for score in module.scores],
+        "scores": [each.score_name for each in module.scores],
         "input": {
             "name": "x",
             "shape": ["batch", *example.shape[1:]],
@@ -361,7 +350,9 @@ def _outputs(module: ExportModule) -> dict[str, str]:
         }
     if module.tuned is not None:
         outputs["tuned"] = "as members, of the copy that was tuned for detection"
-    outputs |= {f"score_{score}": "[batch], higher for stranger inputs" for score in module.scores}
-    if module.detector_score is not None:
+    outputs |= {
+        f"score_{each.score_name}": "[batch], higher for stranger inputs" for each in module.scores
+    }
+    if module.detector is not None:
         outputs["is_ood"] = "[batch], whether the detector's score is above its threshold"
     return outputs

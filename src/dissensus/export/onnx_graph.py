@@ -28,8 +28,7 @@ def onnx_model(
             )
     except Exception as error:  # of torch's exporter and of onnxscript, of no common kind
         raise ValueError(
-            f"the graph cannot be written in ONNX, which may lack one of its operations: export as "
-            f"pt2, or write that operation in others. torch says: {_first_line(error)}"
+            f"the graph cannot be written in ONNX; use pt2. torch says: {_first_line(error)}"
         ) from error
     assert exported is not None
     model = exported.model_proto
@@ -54,8 +53,7 @@ def onnx_runner(content: bytes) -> Callable[[Tensor], dict[str, Tensor]]:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of onnxruntime's own kinds
         raise ValueError(
-            "onnxruntime cannot run the graph; members in float32 (ens.float()) run best, and pt2 "
-            f"runs as torch does. It says: {_first_line(error)}"
+            f"onnxruntime cannot run the graph; use float32, or pt2. It says: {_first_line(error)}"
         ) from error
     names = [output.name for output in session.get_outputs()]
 
