@@ -1,6 +1,7 @@
 """Cells for the tests of the engines, in a module of their own: new processes import it.
 
-``python -m tests.sweeps.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
+``python -m tests.sweeps.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``; with
+``busy`` as a third word, cells that never end.
 """
 
 import os
@@ -32,6 +33,13 @@ def slow(cell: Cell) -> dict[str, Any]:
     return square(cell)
 
 
+def busy(cell: Cell) -> dict[str, Any]:
+    """Computes for ever."""
+    slow(cell)
+    while True:
+        sum(range(10**6))
+
+
 def deadly(cell: Cell) -> dict[str, Any]:
     """The process of cell 1 is killed, as the system does when memory runs out."""
     if cell["x"] == 1:
@@ -50,5 +58,6 @@ def slow_cells(folder: Path, count: int = 12) -> list[Cell]:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    run_cells(slow_cells(place), slow, place / "cells", jobs=int(sys.argv[2]), progress=False)
+    place, jobs = Path(sys.argv[1]), int(sys.argv[2])
+    run = busy if sys.argv[3:] == ["busy"] else slow
+    run_cells(slow_cells(place), run, place / "cells", jobs=jobs, progress=False)
