@@ -22,15 +22,11 @@ from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.scores import parse as parse_score
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.rows import Floats
+from dissensus.sklearn.rows import ROWS_AT_ONCE, Floats, member_outputs
 from dissensus.sklearn.strange_rows import RowDistance
-from dissensus.training import predict
 
 #: scikit-learn's checks of a table of numbers.
 NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
-
-#: Rows that are predicted at once.
-_PART = 4096
 
 
 class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -61,14 +57,14 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
         each = self._inputs(X)
-        outputs = torch.cat([predict(self.ensemble_, inputs).outputs for inputs in each], 1)
+        outputs = torch.cat([member_outputs(self.ensemble_, inputs) for inputs in each], 1)
         return self.standard_.in_units(outputs), self.standard_.noise(outputs)
 
     def _inputs(self, X: Any) -> Iterator[Tensor]:
         """What networks get, much larger than the table: a part of the rows at a time."""
         x = self._checked_inputs(X)
-        for begin in range(0, len(x), _PART):
-            yield self.standard_.inputs(x[begin : begin + _PART], np.float64)
+        for begin in range(0, len(x), ROWS_AT_ONCE):
+            yield self.standard_.inputs(x[begin : begin + ROWS_AT_ONCE], np.float64)
 
     def _checked_inputs(self, X: Any) -> Floats:
         if self._takes_frames and not is_frame(X):
@@ -150,7 +146,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """A score of what members, tuned ones if there are any, say of inputs."""
         ens = getattr(self, "tuned_", self.ensemble_)
         named = parse_score(default_score(ens) if score is None else score)
-        return named(self._scored_outputs(self.standard_.in_units(predict(ens, inputs).outputs)))
+        return named(self._scored_outputs(self.standard_.in_units(member_outputs(ens, inputs))))
 
     def _scored_outputs(self, outputs: Tensor) -> Tensor:
         return outputs

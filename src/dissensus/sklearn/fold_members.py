@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Gaussian, Independent
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.rows import equal_folds, tensors
+from dissensus.sklearn.rows import ROWS_AT_ONCE, equal_folds, member_outputs, tensors
 from dissensus.sklearn.trainings import (
     Job,
     TrainedMembers,
@@ -33,7 +33,7 @@ from dissensus.sklearn.trainings import (
     validation_share,
 )
 from dissensus.tools.specs import check_integer
-from dissensus.training import History, Training, fit_fleet, predict
+from dissensus.training import History, Training, fit_fleet
 from dissensus.training.batches import derived_seed
 
 #: The most folds: each member learns from seven eighths of the rows.
@@ -117,8 +117,8 @@ def _train_each(
         for number, training, history in zip(numbers, trainings, histories, strict=True):
             own, ens = torch.from_numpy(folds[number][1]), training.ens.cpu().eval()
             exact = deepcopy(ens).double()
-            inputs = (unpack(data[0][part].cpu()).double() for part in own.split(1024))
-            yield own, ens, history, torch.cat([predict(exact, x).outputs for x in inputs], 1)
+            inputs = (unpack(data[0][part].cpu()).double() for part in own.split(ROWS_AT_ONCE))
+            yield own, ens, history, torch.cat([member_outputs(exact, x) for x in inputs], 1)
 
 
 def _side_by_side(

@@ -20,11 +20,14 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from torch import Tensor
 
 from dissensus.data.encoder import Standard
+from dissensus.ensemble import Ensemble
 from dissensus.tools.guards import check_row_weights
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
+#: Rows that networks get at once: their inputs are much larger than the rows.
+ROWS_AT_ONCE = 1024
 #: Rows that are compared at once.
 _CHUNK = 4096
 
@@ -115,6 +118,12 @@ def _pad_part(part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
     index = torch.cat([torch.arange(len(x)), torch.zeros(more, dtype=torch.int64)])
     scaled = weights * (rows / len(x))  # their mean stays 1
     return x[index], y[index], torch.cat([scaled, torch.zeros(more)])
+
+
+@torch.no_grad()
+def member_outputs(ens: Ensemble, x: Tensor) -> Tensor:
+    """Every member's outputs ``[members, rows, outputs]``, some rows at a time."""
+    return torch.cat([ens(part) for part in x.split(ROWS_AT_ONCE)], 1)
 
 
 # ---- splits -------------------------------------------------------------------------------------

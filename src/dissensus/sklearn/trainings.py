@@ -26,9 +26,9 @@ from dissensus.objectives import (
 )
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.rows import Rows, common_split, pad, tensors
+from dissensus.sklearn.rows import Rows, common_split, member_outputs, pad, tensors
 from dissensus.tools.specs import check_integer, check_number
-from dissensus.training import History, Optimizer, Recipe, Training, fit_fleet, predict
+from dissensus.training import History, Optimizer, Recipe, Training, fit_fleet
 from dissensus.training.evaluation import Meter
 from dissensus.training.step import Trainer
 from dissensus.training.stream import make_stream
@@ -127,7 +127,7 @@ def train_together(
     if training.val is None or len(job.rows) < 2:
         return TrainedMembers(ens, histories, None)
     x, y, *rest = (tensor.double().cpu() for tensor in training.val)
-    raw, standard = predict(ens, x).outputs, job.standard
+    raw, standard = member_outputs(ens, x), job.standard
     targets = y.long() if standard.y is None else standard.in_units(y)
     weights = rest[0] if rest else None
     held_out = HeldOut.of_all(standard.in_units(raw), targets, weights, standard.noise(raw))
