@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -101,15 +101,30 @@ def fit(
     else:
         run = Run(ens, parsed, recipe)
     return run.fit(
-        train,
-        val,
-        partial(make_stream, train, parsed, disagreement, augment, recipe, ens.members),
-        [*callbacks, *make_trackers(track, out)],
-        out,
-        run_config(ens, parsed, recipe, config or {}),
-        resume=resume,
-        progress=progress,
+        Request(
+            train,
+            val,
+            partial(make_stream, train, parsed, disagreement, augment, recipe, ens.members),
+            [*callbacks, *make_trackers(track, out)],
+            out,
+            run_config(ens, parsed, recipe, config or {}),
+            resume,
+            progress,
+        )
     )
+
+
+class Request(NamedTuple):
+    """What ``fit`` was asked for, beside the ensemble, the objective and the recipe."""
+
+    train: Any
+    val: Any
+    make_stream: Callable[[torch.device], Stream]
+    callbacks: Sequence[Callback]
+    out: str | Path | None
+    config: dict[str, Any]
+    resume: bool
+    progress: bool
 
 
 class Run:
@@ -129,19 +144,9 @@ class Run:
         named = ens.named_parameters()  # which takes its time: once, not every epoch
         self.trained = {name: weights for name, weights in named if weights.requires_grad}
 
-    def fit(
-        self,
-        train: Any,
-        val: Any,
-        make_stream: Callable[[torch.device], Stream],
-        callbacks: Sequence[Callback],
-        out: str | Path | None,
-        config: dict[str, Any],
-        *,
-        resume: bool,
-        progress: bool,
-    ) -> History:
+    def fit(self, request: Request) -> History:
         """Train from the start or from the checkpoint in ``out``, to the end."""
+        train, val, make_stream, callbacks, out, config, resume, progress = request
         folder, self.hooks = self.open_folder(out), Hooks(callbacks)
         with nullcontext() if folder is None else folder.lock():
             self.stream = make_stream(self.ens.device)

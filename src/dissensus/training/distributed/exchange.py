@@ -18,7 +18,6 @@ from dissensus.training.evaluation import Meter, MeterBatch
 from dissensus.training.step import single_precision
 
 _HEAD = 3  # numbers in front of the outputs: wants to stop, rows, a sum over the targets
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Exchange:
@@ -30,31 +29,24 @@ class Exchange:
         self.rank = link.along if column else link.rank
         self.wants_to_stop = False  # this rank
         self.stopping = False  # any rank, as of the last exchange
-        self._kinds: dict[str, tuple[int, torch.dtype]] = {}
         self._places = torch.empty(0, dtype=torch.float64)
-
-    @property
-    def width(self) -> int | None:
-        """The number of outputs of a member; None before the first exchange."""
-        return next((width for width, _ in self._kinds.values()), None)
 
     def gather(
         self,
         pieces: Sequence[Tensor],
         shares: Sequence[Share],
         targets: Tensor | None = None,
-        kind: str = "train",
     ) -> list[Tensor]:
         """The whole of each piece, ``[members, rows, outputs]``.
 
-        ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks. Outputs
-        of one ``kind`` always have the same dtype. The gradient at a whole reaches a rank's own
-        piece without an exchange: every rank evaluates the one loss on the same outputs.
+        ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks. The
+        gradient at a whole reaches a rank's own piece without an exchange: every rank evaluates the
+        one loss on the same outputs.
         """
-        width, dtype = self._outputs_of(kind, pieces)
+        width = pieces[0].shape[2]
         ranks = range(len(shares[0].members) * len(shares[0].rows))
         sizes = [sum(share.size(rank) for share in shares) * width for rank in ranks]
-        flat = pieces[0].new_zeros(_HEAD + max(sizes), dtype=dtype)
+        flat = pieces[0].new_zeros(_HEAD + max(sizes))
         flat[0], flat[1] = float(self.wants_to_stop), shares[0].shape[1]
         flat[2] = self._sum(targets)
         own = torch.cat([piece.detach().flatten() for piece in pieces])
@@ -72,23 +64,6 @@ class Exchange:
                 into[positions, rows.start : rows.stop] = piece if own_part else part
                 start += share.size(rank) * width
         return wholes
-
-    def _outputs_of(self, kind: str, pieces: Sequence[Tensor]) -> tuple[int, torch.dtype]:
-        """Number of outputs and dtype, which a rank without drawn members cannot know itself."""
-        if kind not in self._kinds:
-            known = next((p for p in pieces if p.numel()), None)
-            own = [0, 0] if known is None else [known.shape[2], 1 + _DTYPES.index(known.dtype)]
-            pair = torch.tensor(own, device=pieces[0].device)
-            pairs = self.link.all_gather(pair, "shapes", self.group).tolist()
-            seen = {tuple(pair) for pair in pairs if pair[0]}
-            if len(seen) != 1:
-                raise ValueError(
-                    "members must have equally many outputs of one dtype on all ranks, got "
-                    + ", ".join(f"{n} × {_DTYPES[d - 1]}" for n, d in sorted(seen))
-                )
-            ((width, number),) = seen
-            self._kinds[kind] = width, _DTYPES[number - 1]
-        return self._kinds[kind]
 
     def _sum(self, targets: Tensor | None) -> float:
         """A number that two batches in different order are unlikely to share."""
@@ -145,8 +120,8 @@ class DistributedMeter(Meter):
         if len(self.batches) - self.collected >= _BATCHES:
             self.collect()
         # The outputs of all members, of which this rank may have few or none.
-        first, width = self.batches[0], self.exchange.width or 1
-        return len(self.batches) * len(first.drawn) * len(first.targets) * width
+        first = self.batches[0]
+        return len(self.batches) * len(first.drawn) * len(first.targets) * first.outputs.shape[2]
 
     def flush(self) -> None:
         self.collect()
@@ -167,10 +142,9 @@ class DistributedMeter(Meter):
         if not self.gathers or not new:
             return
         shares = [self.layout.share(len(batch.targets), batch.drawn) for batch in new]
-        kind = "evaluate" if self.objective is None else "metrics"
         with torch.no_grad():
             pieces = [batch.outputs for batch in new]
-            wholes = self.exchange.gather(pieces, shares, new[-1].targets, kind)
+            wholes = self.exchange.gather(pieces, shares, new[-1].targets)
             new = [b._replace(outputs=whole) for b, whole in zip(new, wholes, strict=True)]
             if self.objective is not None:  # its parts on outputs that no step has gathered
                 new = [b._replace(parts=_parts(self.objective, b)) for b in new]

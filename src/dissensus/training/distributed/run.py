@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from dissensus.training.distributed.exchange import DistributedMeter, Exchange
 from dissensus.training.distributed.ranks import Communicator, Distributed, Layout, restarts
 from dissensus.training.distributed.step import DistributedTrainer, synchronize_norms
 from dissensus.training.evaluation import Meter, evaluate
-from dissensus.training.fit import Run, Stopped
+from dissensus.training.fit import Request, Run, Stopped
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.run_state import History
-from dissensus.training.stream import Stream
 
 Tensors = dict[str, Tensor]
 
@@ -68,31 +68,17 @@ class DistributedRun(Run):
         if self.ens.backbone is not None:
             self.link.broadcast(list(self.ens.backbone.state_dict().values()), "start")
 
-    def fit(
-        self,
-        train: Any,
-        val: Any,
-        make_stream: Callable[..., Stream],
-        callbacks: Sequence[Any],
-        out: str | Path | None,
-        config: dict[str, Any],
-        *,
-        resume: bool,
-        progress: bool,
-    ) -> History:
+    def fit(self, request: Request) -> History:
         """As ``Run.fit``; the first rank alone shows progress, calls back and writes."""
-        first, self.calls_back = self.link.first, bool(callbacks)
+        first, self.calls_back = self.link.first, bool(request.callbacks)
+        own = request._replace(
+            make_stream=partial(request.make_stream, rank=self.link.rank),  # type: ignore[call-arg]
+            callbacks=request.callbacks if first else [],
+            resume=request.resume or (request.out is not None and restarts() > 0),
+            progress=request.progress and first,
+        )
         try:
-            history = super().fit(
-                train,
-                val,
-                lambda device: make_stream(device, self.link.rank),
-                callbacks if first else [],
-                out,
-                config,
-                resume=resume or (out is not None and restarts() > 0),
-                progress=progress and first,
-            )
+            history = super().fit(own)
         except Stopped:  # all ranks have stopped at the same batch
             self._fill(self._gather_members(everywhere=True))
             raise
@@ -259,13 +245,11 @@ class SharedFolder(RunFolder):
         return lock_folder(self.path, self.link.on_first)
 
     def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> str:
-        start = super().start
-        mended = self.link.on_first(lambda: start(config, needed, resume=resume))
+        mended = self.link.on_first(partial(super().start, config, needed, resume=resume))
         return mended if self.link.first else ""
 
     def keep_epochs(self, epochs: int) -> list[dict[str, Any]]:
-        keep = super().keep_epochs
-        return self.link.on_first(lambda: keep(epochs))
+        return self.link.on_first(partial(super().keep_epochs, epochs))
 
     def append(self, record: dict[str, Any]) -> None:
         if self.link.first:
@@ -275,7 +259,8 @@ class SharedFolder(RunFolder):
         """Save the tensors of all members and the random numbers of all ranks' layers."""
         if "random.layers" in tensors:
             layers = self.link.all_gather(tensors["random.layers"], "checkpoint")
-            tensors |= {f"random.layers.{rank}": layers[rank] for rank in range(1, len(layers))}
+            ranks = len(layers)
+            tensors |= {f"random.layers.{rank}/{ranks}": layers[rank] for rank in range(1, ranks)}
         whole = self.run.gather(tensors, everywhere=False)
         if self.link.first:
             super().save(whole, values)
@@ -293,20 +278,12 @@ class SharedFolder(RunFolder):
                 "a file system that all ranks share"
             )
         tensors = own_part(checkpoint[0], self.run.own, stacked=self.run.stacked)
-        self._choose_random_state(tensors)
+        if self.link.rank and "random.draws" in tensors:  # layers go on if ranks are as many
+            own = tensors.get(f"random.layers.{self.link.rank}/{self.link.ranks}")
+            for name in ("random.layers", "random.device"):  # those of the first rank
+                tensors.pop(name, None)
+            tensors |= {} if own is None else {"random.layers": own}
         return tensors, checkpoint[1]
-
-    def _choose_random_state(self, tensors: Tensors) -> None:
-        """Keep the layers' random state of this rank, if there are as many ranks as before."""
-        rank, ranks = self.link.rank, self.link.ranks
-        if rank == 0 or "random.draws" not in tensors:
-            return
-        tensors.pop("random.device", None)  # that of the first rank's GPU
-        layers = tensors.pop(f"random.layers.{rank}", None)
-        same = sum(name.startswith("random.layers.") for name in tensors) + 2 == ranks
-        del tensors["random.layers"]
-        if same and layers is not None:
-            tensors["random.layers"] = layers
 
     def finish(self, record: dict[str, Any]) -> None:
         if self.link.first:

@@ -17,7 +17,7 @@ from dissensus.objectives.fast import value_and_gradient
 from dissensus.training.distributed.ranks import Communicator, Share
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
-from dissensus.training.step import Trainer, single_precision
+from dissensus.training.step import Trainer, autocast, single_precision
 from dissensus.training.stream import TrainingBatch
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class DistributedTrainer(Trainer):
         run, drawn, inputs = self.run, batch.drawn, batch.inputs()
         shares = [run.layout.share(len(x), drawn) for x in inputs]
         (positions, rows), (_, extra_rows) = (share.of(run.link.rank) for share in (shares * 2)[:2])
-        if not positions:  # none of its members is drawn
-            none = batch.x.new_empty(0, len(rows), 0, dtype=torch.get_default_dtype())
+        if not positions:  # none of its members is drawn: outputs of none
+            with autocast(batch.x, self.recipe), run.ens.evaluating():
+                none = run.ens(batch.x[:1], [0])[:0].expand(-1, len(rows), -1)
             return self._objective([none] * len(inputs), batch, shares, check=check)[:2]
         for layer in run.batch_norms:
             layer.idle = not rows
@@ -149,29 +150,18 @@ def _pad(gradient: Tensor, outputs: Tensor) -> Tensor:
 # ---- BatchNorm over whole batches, of which every rank has some rows ----------------------------
 
 
-class WholeBatchNorm(nn.Module):
+class WholeBatchNorm(_BatchNorm):
     """A BatchNorm layer whose mean and variance are over the rows of all ranks in a data group.
 
-    Stands in the place of a layer with the layer's own tensors under the same names. An ``idle``
-    rank takes part with rows that do not count.
+    An ``idle`` rank takes part with rows that do not count.
     """
 
-    def __init__(self, layer: _BatchNorm, link: Communicator) -> None:
-        super().__init__()
-        self._parameters, self._buffers = layer._parameters, layer._buffers
-        self.eps, self.momentum = layer.eps, layer.momentum
-        self.tracks = layer.track_running_stats
-        self.link = [link]  # in a list: a copy of the layer must not copy the communicator
-        self.idle = False
-        self.train(layer.training)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> WholeBatchNorm:
-        return self
+    link: Communicator
+    idle = False
 
     def forward(self, x: Tensor) -> Tensor:
         """As nn.BatchNorm does it, with statistics of all ranks while training."""
-        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-        mean, var = self._buffers.get("running_mean"), self._buffers.get("running_var")
+        weight, bias, mean, var = self.weight, self.bias, self.running_mean, self.running_var
         if not self.training and mean is not None:
             return nn.functional.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
         axes = [axis for axis in range(x.ndim) if axis != 1]
@@ -179,45 +169,28 @@ class WholeBatchNorm(nn.Module):
         wide = x.double()  # sums of squares lose digits
         count = wide.new_full((1,), x.numel() / x.shape[1])
         sums = torch.cat([wide.sum(axes), wide.square().sum(axes), count])
-        summed: Any = _Summed.apply
-        total: Tensor = summed(sums * 0.0 if self.idle else sums, self.link[0])
+        sums = sums * 0.0 if self.idle else sums
+        link = self.link
+        if sums.requires_grad:  # all ranks used the total
+            sums.register_hook(lambda g: link.all_reduce(g.clone(), "statistics", link.data))
+        total = sums.clone()
+        link.all_reduce(total.detach(), "statistics", link.data)
         size = total[-1].detach()
         average, square = (total[:-1] / size).chunk(2)
         variance = square - average.square()
-        if self.tracks and mean is not None and var is not None:
-            self._track(mean, var, average.detach(), variance.detach(), float(size))
+        if mean is not None and var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            mean.lerp_(average.detach().to(mean.dtype), share)
+            var.lerp_((variance.detach() * (size / (size - 1).clamp_min(1))).to(var.dtype), share)
         scale = (variance + self.eps).rsqrt()
         normal = (x - average.to(x.dtype).view(shape)) * scale.to(x.dtype).view(shape)
-        if weight is None or bias is None:
+        if not self.affine:
             return normal
         return normal * weight.view(shape) + bias.view(shape)
 
-    def _track(
-        self, mean: Tensor, var: Tensor, average: Tensor, variance: Tensor, size: float
-    ) -> None:
-        tracked = self._buffers["num_batches_tracked"]
-        assert tracked is not None
-        tracked.add_(1)
-        share = 1.0 / float(tracked) if self.momentum is None else self.momentum
-        mean.lerp_(average.to(mean.dtype), share)
-        var.lerp_((variance * (size / max(size - 1, 1))).to(var.dtype), share)
 
-
-class _Summed(torch.autograd.Function):
-    """The sum over ranks; each rank's gradient of it is the sum of all ranks', as all used it."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, link: Communicator) -> Tensor:
-        ctx.link = link
-        return link.all_reduce(values.clone(), "statistics", link.data)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        link = ctx.link
-        return link.all_reduce(gradient.contiguous().clone(), "statistics", link.data), None
-
-
-def synchronize_norms(ens: Ensemble, link: Communicator) -> list[WholeBatchNorm]:
+def synchronize_norms(ens: Ensemble, link: Communicator) -> list[Any]:
     """Let every BatchNorm layer of the members see whole batches; returns these layers.
 
     Members then run one after the other: an exchange cannot be batched over members.
@@ -226,12 +199,9 @@ def synchronize_norms(ens: Ensemble, link: Communicator) -> list[WholeBatchNorm]
         return []
     if ens.execution == "stacked":
         raise ValueError("sync_batchnorm needs execution='looped' or 'auto', got 'stacked'")
-    layers: list[WholeBatchNorm] = []
-    for module in list(ens.holder.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, _BatchNorm):
-                layers.append(WholeBatchNorm(child, link))
-                setattr(module, name, layers[-1])
+    layers: list[Any] = [m for m in ens.holder.modules() if isinstance(m, _BatchNorm)]
+    for layer in layers:
+        layer.__class__, layer.link = WholeBatchNorm, link
     if layers:
         ens.execution = "looped"
     return layers
