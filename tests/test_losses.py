@@ -8,7 +8,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 from torch.nn.functional import one_hot
 
@@ -172,26 +171,6 @@ def test_a_callable_is_given_the_space_where_members_are_averaged(way: str) -> N
 
 def squared(prediction: Tensor, target: Tensor) -> Tensor:
     return (prediction - target).square().sum(-1)
-
-
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize(("loss", "way"), [*PAIRS, (squared, "mean"), (squared, "probability")])
-def test_vmap_equals_the_loop(loss: losses.LossLike, way: str, soft: bool) -> None:
-    name = "mse" if callable(loss) else loss
-    logits = torch.stack([random_logits() for _ in range(3)])
-    targets = torch.stack([random_targets(name, soft) for _ in range(3)])
-    weights = torch.rand(3, 3).double()
-    weights = weights / weights.sum(-1, keepdim=True)
-
-    def both(*arguments: Tensor) -> losses.Errors:
-        outputs, wanted, members = arguments
-        return errors(outputs, wanted, loss, way, members)
-
-    looped = [both(*arguments) for arguments in zip(logits, targets, weights, strict=True)]
-    for got, wanted in zip(
-        vmap(both)(logits, targets, weights), zip(*looped, strict=True), strict=True
-    ):
-        torch.testing.assert_close(got, torch.stack(wanted))
 
 
 @pytest.mark.parametrize("soft", [False, True])

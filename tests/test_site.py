@@ -57,16 +57,6 @@ def from_outside(links: list[str]) -> list[str]:
     return [link for link in links if urlsplit(link).netloc or urlsplit(link).scheme not in HERE]
 
 
-def test_what_a_page_loads_is_seen() -> None:
-    page = Links(
-        '<link rel="stylesheet" href="https://far/a.css"><script src="//far/b.js"></script>'
-        '<img src="c.svg" srcset="d.png 1x, https://far/e.png 2x"><a href="f.html#g" id="h">'
-    )
-    assert page.links == ["f.html#g"]
-    assert page.anchors == {"h"}
-    assert from_outside(page.loaded) == ["https://far/a.css", "//far/b.js", "https://far/e.png"]
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built anew; a warning stops the build."""

@@ -9,7 +9,7 @@ import torch
 
 import dissensus as ds
 from benchmarks.planted_ensembles import COLLUDING, INDEPENDENT, calibrate
-from benchmarks.verdict import Family, train, trained_rates
+from benchmarks.verdict import Family, trained_rates
 
 #: Independent members that are each biased far more than they err otherwise: whether a handful of
 #: numbers cancels by chance is told at the level of ``chance_colluding`` and no better.
@@ -104,25 +104,6 @@ def test_networks_trained_jointly_are_not(
     assert found.colluding >= colluding - 1e-9
 
 
-@pytest.mark.slow
-def test_joint_training_shows_all_signs_of_the_paper() -> None:
-    """Section 6.1, against independent training of the same networks, in the mean over seeds."""
-    shown = []
-    for beta in (0.0, 1.0):
-        made = [
-            ds.diagnose((a.outputs, a.targets), (b.outputs, b.targets))
-            for a, b in train(Family("diabetes", "mean", 60, beta=beta), SEEDS)
-        ]
-        signs = [
-            (d.explosion["test"].ratio, d.shares["test"]["outputs"].share, drop.relative)
-            for d in made
-            for drop in [d.codependence.drops[1]]
-        ]
-        shown.append(np.mean(signs, axis=0))
-    independent, joint = shown
-    assert (joint > [10, 3, 10] * independent).all()
-
-
 def fitted(objective: str, way: str, epochs: int, seed: int = 0) -> ds.diagnostics.Diagnosis:
     """Diagnose five networks trained on digits with ``ds.fit``."""
     found = ds.data.load("digits", seed=seed)
@@ -199,21 +180,16 @@ def noisy(members: int = 4, batch: int = 60, seed: int = 0) -> tuple[torch.Tenso
     return truth + torch.randn(members, batch, 1, generator=random), truth
 
 
-def test_one_member_is_not_judged() -> None:
+def test_one_member_or_one_example_is_not_judged() -> None:
     found = ds.diagnose(noisy(members=1), noisy(members=1, seed=1))
     assert found.verdict.word == "not judged"
     assert "collusion takes two" in found.report()
     assert math.isnan(found.codependence.index)
     json.dumps(found.to_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize("classes", [False, True])
-def test_a_batch_of_one_is_not_judged(classes: bool) -> None:
-    pair = (torch.randn(3, 1, 4), torch.tensor([2])) if classes else noisy(batch=1)
-    found = ds.diagnose(None, pair)
-    assert found.verdict.word == "not judged"
-    assert "20 examples or more, got 1" in found.report()
-    json.dumps(found.to_dict(), allow_nan=False)
+    few = ds.diagnose(None, (torch.randn(3, 1, 4), torch.tensor([2])))
+    assert few.verdict.word == "not judged"
+    assert "20 examples or more, got 1" in few.report()
+    json.dumps(few.to_dict(), allow_nan=False)
 
 
 def test_identical_members_are_suspicious_and_said_to_be_copies() -> None:
@@ -244,6 +220,8 @@ def test_what_cannot_be_judged_is_said() -> None:
         assert (only_test.judged_on, only_test.gap) == ("test", None)
         assert "Without training predictions" in only_test.report()
     assert ds.diagnose(pair, pair).notes == ()
+    with pytest.raises(ValueError, match="4 members with 1 outputs in train and 3 members"):
+        ds.diagnose(noisy(), noisy(members=3))
 
 
 def test_accuracy_alone_changes_nothing() -> None:
@@ -307,8 +285,3 @@ def test_the_record_is_plain_and_complete() -> None:
 def test_mistakes(pair: object, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         ds.diagnose(pair, **options)  # type: ignore[arg-type]
-
-
-def test_train_and_test_of_different_ensembles() -> None:
-    with pytest.raises(ValueError, match="4 members with 1 outputs in train and 3 members"):
-        ds.diagnose(noisy(), noisy(members=3))

@@ -63,11 +63,11 @@ def check_regular(path: str | Path, where: str = "") -> None:
         raise ValueError(f"{name} is not a file to read, but {_KINDS.get(kind, 'something else')}")
 
 
-def open_regular(path: str | Path, where: str = "", buffering: int = -1) -> IO[bytes]:
+def open_regular(path: str | Path, where: str = "") -> IO[bytes]:
     """A regular file, opened for reading in binary."""
     check_regular(path, where)
     try:
-        return open(path, "rb", buffering, opener=_open_at_once)
+        return open(path, "rb", opener=_open_at_once)
     except OSError as error:
         raise ValueError(f"{where or path} cannot be read: {error.strerror or error}") from error
 
