@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 
 import pytest
@@ -53,14 +52,6 @@ def test_version() -> None:
 
 
 @pytest.mark.usefixtures("wide")
-def test_help_names_every_command_and_shows_examples() -> None:
-    result = CliRunner().invoke(app, ["--help"])
-    assert result.exit_code == 0
-    for text in ("Examples", "dissensus demo", "objectives", "scores", "DISSENSUS_DEBUG"):
-        assert text in result.output
-
-
-@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict", "diagnose", "sweep", "runs"])
 def test_help_of_each_command_has_examples(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
@@ -74,15 +65,6 @@ def test_unknown_command_exits_with_2(
 ) -> None:
     assert command_line("objectivs") == 2
     assert "No such command 'objectivs'" in capsys.readouterr().err
-
-
-def test_demo_calls_the_demo(
-    monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., int]
-) -> None:
-    calls: list[str] = []
-    plant(monkeypatch, "demo", run=lambda *given, **named: calls.append("run"))
-    assert command_line("demo") == 0
-    assert calls == ["run"]
 
 
 @pytest.mark.usefixtures("wide")
@@ -108,20 +90,6 @@ def test_objectives_shows_fields_defaults_and_summary(monkeypatch: pytest.Monkey
     assert "Of [members, batch, outputs], the loss." in output
     assert "derived" not in output
     assert "More" not in output
-
-
-@pytest.mark.usefixtures("wide")
-def test_scores_shows_keywords_and_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    def energy(logits: object, temperature: float = 1.0) -> None:
-        """Free energy of the mean member."""
-
-    plant(monkeypatch, "scores", SCORES={"energy": energy, "hot": partial(energy, temperature=9.0)})
-    plant(monkeypatch, "detection", FITTED_SCORES={})
-    output = CliRunner().invoke(app, ["scores"]).output
-    assert "temperature=1.0" in output
-    assert "temperature=9.0" in output
-    assert output.count("Free energy of the mean member.") == 2
-    assert "logits" not in output
 
 
 @pytest.mark.usefixtures("wide")

@@ -80,26 +80,6 @@ def test_without_matplotlib_the_numbers_are_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["examples.npz", "record.json"]
 
 
-def test_json(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
-    options = ("--attacks", "fgsm:eps=0.2", "--limit", 10, "--split", "val", "--no-checks")
-    answer = dissensus("attack", digits_run, *options, "--json", "--out", tmp_path)
-    assert json.loads(answer.out)["evaluated_on"] == "the first 10 of val of digits"
-
-
-def test_the_same_from_python(digits_run: Path, tmp_path: Path) -> None:
-    result = ds.runs.attack(digits_run, attacks="fgsm:eps=0.2", limit=10, curve=[0.1, 0.3])
-    record = result.to_dict()
-    assert record["evaluated_on"] == "the first 10 of test of digits"
-    assert next(c for c in record["curves"] if c["over"] == "eps")["values"] == (0.1, 0.3)
-    (row,) = result.to_rows()
-    assert (row["attack"], row["accuracy"]) == ("fgsm:eps=0.2", result.robustness.accuracy.value)
-    assert "fgsm:eps=0.2" in str(result)
-    result.save(tmp_path)
-    assert json.loads((tmp_path / "record.json").read_text()) == json.loads(result.to_json())
-    with pytest.raises(ValueError, match="say how to attack"):
-        ds.runs.attack(digits_run)
-
-
 def test_protocols_can_be_combined(
     dissensus: Callable[..., Any],
     digits_run: Path,
@@ -144,13 +124,6 @@ def test_mistakes(
 def test_values_and_tables_are_refused(mistake: Callable[..., str], diabetes_run: Path) -> None:
     sentence = mistake("attack", diabetes_run, "--attacks", "fgsm")
     assert "predicts values (combine='mean', regression)" in sentence
-
-
-def test_attacks_are_listed(dissensus: Callable[..., Any]) -> None:
-    answer = dissensus("attacks")
-    assert answer.status == 0
-    for name in ds.robustness.ATTACKS:
-        assert name in answer.out
 
 
 def test_adversarial_training(

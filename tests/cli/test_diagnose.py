@@ -42,23 +42,6 @@ def test_a_run_is_judged_on_its_train_and_test_data(
         assert text in out
 
 
-def test_the_same_from_python(
-    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
-) -> None:
-    result = ds.runs.diagnose(digits_run)
-    assert result.to_dict() == json.loads(dissensus("diagnose", digits_run, "--json").out)
-    assert [row["split"] for row in result.to_rows()] == ["train", "test"]
-    assert result.to_rows()[1]["diversity"] == result.diagnosis.explosion["test"].diversity
-    assert str(result).split() == result.diagnosis.report().split()
-    result.save(tmp_path / "mine.json")
-    assert json.loads((tmp_path / "mine.json").read_text())["verdict"] == "healthy"
-
-
-def test_a_regression_run(dissensus: Callable[..., Any], diabetes_run: Path) -> None:
-    record = json.loads(dissensus("diagnose", diabetes_run, "--json").out)
-    assert (record["loss"], record["combine"]) == ("mse", "mean")
-
-
 def test_files_of_every_kind_give_the_same(
     dissensus: Callable[..., Any], tmp_path: Path, logits: tuple[Any, Any]
 ) -> None:

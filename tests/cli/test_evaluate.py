@@ -39,7 +39,7 @@ def test_numbers_are_those_of_the_saved_outputs(
 
 def test_the_same_from_python(dissensus: Callable[..., Any], digits_run: Path) -> None:
     evaluation = ds.runs.evaluate(digits_run, split="val")
-    assert isinstance(evaluation, ds.runs.Evaluation)
+    assert isinstance(evaluation, ds.runs.RunEvaluation)
     answer = dissensus("evaluate", digits_run, "--split", "val", "--json")
     assert evaluation.to_dict() == json.loads(answer.out)
     rows = evaluation.to_rows()
@@ -48,18 +48,6 @@ def test_the_same_from_python(dissensus: Callable[..., Any], digits_run: Path) -
     assert "288 examples: val of digits" in str(evaluation)
     with pytest.raises(ValueError, match="evaluate has no option 'spilt'; did you mean 'split'"):
         ds.runs.evaluate(digits_run, spilt="val")
-
-
-def test_the_table_shows_the_ensemble_and_each_member(
-    dissensus: Callable[..., Any], digits_run: Path
-) -> None:
-    answer = dissensus("evaluate", digits_run, "--split", "val")
-    assert answer.status == 0
-    assert "finished after 2 of 2 epochs" in answer.out
-    assert "288 examples: val of digits" in answer.out
-    for text in ("accuracy", "Brier", "equal width", "equal mass", "DIV, 0-1 loss"):
-        assert text in answer.out
-    assert [line.split()[0] for line in answer.out.splitlines()[-3:]] == ["0", "1", "2"]
 
 
 def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path) -> None:
@@ -119,20 +107,6 @@ def test_mistakes(
     arguments: list[str], sentence: str, mistake: Callable[..., str], digits_run: Path
 ) -> None:
     assert sentence in mistake("evaluate", digits_run, *arguments)
-
-
-def test_a_folder_without_a_run(mistake: Callable[..., str], tmp_path: Path) -> None:
-    assert "there is no run and no file" in mistake("evaluate", tmp_path / "absent")
-    assert "is not a run: it has no config.toml" in mistake("evaluate", tmp_path)
-
-
-def test_a_run_made_in_python_says_what_is_missing(
-    mistake: Callable[..., str], tmp_path: Path
-) -> None:
-    ens = ds.Ensemble(lambda: torch.nn.Linear(2, 2), members=2)
-    data = torch.randn(8, 2), torch.randint(2, (8,))
-    ds.fit(ens, data, epochs=1, out=tmp_path / "run", progress=False)
-    assert "pass make_member=" in mistake("evaluate", tmp_path / "run")
 
 
 def test_saved_predictions_under_any_name(dissensus: Callable[..., Any], tmp_path: Path) -> None:

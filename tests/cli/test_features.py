@@ -57,13 +57,6 @@ def test_features_are_made_and_trained_on(
     assert dissensus("evaluate", run).status == 0
 
 
-def test_ctrl_c_says_how_to_go_on(dissensus: Callable[..., Any], own: Path, tmp_path: Path) -> None:
-    out = tmp_path / "features"
-    answer = dissensus("features", "--backbone", f"{own}:stops", "--data", "digits", "--out", out)
-    assert answer.status == 130
-    assert "the same command goes on" in answer.err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

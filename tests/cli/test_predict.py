@@ -94,18 +94,6 @@ def test_regression_members_are_in_the_units_of_the_target(
     assert 20 < found["mean"].mean() < 400
 
 
-def test_a_classifier_writes_csv(
-    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
-) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((2, 1, 8, 8)))
-    wanted = ["--input", tmp_path / "x.npy", "--output", tmp_path / "p.csv"]
-    assert dissensus("predict", digits_run, *wanted).status == 0
-    with (tmp_path / "p.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["label", *(f"p={digit}" for digit in range(10))]
-    assert sum(float(rows[0][f"p={digit}"]) for digit in range(10)) == pytest.approx(1, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [

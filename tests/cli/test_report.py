@@ -35,11 +35,6 @@ def test_mistakes(mistake: Callable[..., str], digits_run: Path, tmp_path: Path)
     assert "say which figure" in mistake("figure")
 
 
-def test_figures_are_listed(dissensus: Callable[..., Any]) -> None:
-    listed = dissensus("figure", "--list").out
-    assert "codependence" in listed
-
-
 def test_a_figure_of_runs(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "training.svg"

@@ -89,30 +89,3 @@ def test_a_sweep_on_shards_trains_one_ensemble_at_a_time(dissensus: Callable[...
     answer = dissensus("sweep", *words, "--grid", "beta=0,1", "--out", "sweep")
     assert answer.status == 0, answer.err
     assert "2 records" in answer.out
-
-
-def test_features_of_shards(dissensus: Callable[..., Any]) -> None:
-    write_parquet(Path("table"), [40, 20])
-    Path("backbone.py").write_text(
-        "from torch import nn\n\ndef make() -> nn.Module:\n    return nn.Identity()\n"
-    )
-    words = ["--backbone", "backbone.py:make", "--data", "table", "--out", "features"]
-    answer = dissensus("features", *words, "--dtype", "float32", "--quiet")
-    assert answer.status == 0, answer.err
-    x = np.load("features/train/pass0.npy")
-    labels = np.load("features/train/labels.npy")
-    assert len(x) == 38  # 60 less 12 for testing and 10 for validation
-    assert (x[:, 1] == x[:, 0] ** 2).all()
-    assert (labels == x[:, 0] % 3).all()
-
-
-def test_mistakes_are_told(mistake: Callable[..., str]) -> None:
-    write_vectors(Path("shards"), [20], "train")
-    told = mistake("train", "--data", "shards/train-{0..4}.tar")
-    assert "there is no shard" in told
-    assert "checkpoint_every must be batches" in mistake(
-        "train", "--data", "shards", "--checkpoint-every", "often"
-    )
-    assert "no option 'worker'; did you mean 'workers'?" in mistake(
-        "train", "--data", "shards", "--data-option", "worker=2"
-    )

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from dissensus.sweeps import CellFolder, run
-from dissensus.tools import progress
 from tests.markdown import SHELLS, dissensus_arguments, fenced_blocks, shell_commands
 
 README = Path(__file__).parents[2] / "README.md"
@@ -72,25 +70,6 @@ def test_a_cell_is_what_train_makes_of_its_settings(
     assert again.status == 0
     assert "6 of 6 cells are done already" in again.err
     assert again.out == answer.out
-
-
-def test_classifiers_have_an_accuracy(dissensus: Callable[..., Any], tmp_path: Path) -> None:
-    words = ["--data", "wine", "--members", 2, "--epochs", 1, "--model-option", "hidden=4"]
-    grid = ["--grid", "objective=independent,joint", "--grid", "model.hidden=4,8/8"]
-    answer = dissensus("sweep", *words, *grid, "--out", tmp_path)
-    assert answer.status == 0
-    assert "test accuracy" in answer.out
-    assert "8/8" in answer.out
-    assert len(CellFolder(tmp_path / "cells").done()) == 4
-
-
-def test_the_folder_is_named_after_data_and_objective(
-    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = dissensus("sweep", *DIABETES, "--epochs", 1, "--repeats", 2, "--quiet")
-    assert (answer.status, answer.out, answer.err) == (0, "", "")
-    assert len(list((tmp_path / "sweeps" / "diabetes-augmented" / "cells").iterdir())) == 2
 
 
 def test_a_search_comes_before_the_grid(dissensus: Callable[..., Any], tmp_path: Path) -> None:
@@ -227,23 +206,6 @@ def test_another_sweep_in_the_same_folder_is_refused(
     assert "holds a sweep with other settings (grid.beta was [0.0, 0.5, 1.0], now" in told
     told = mistake("sweep", "--resume", "--out", tmp_path, "--epochs", 2, "--quiet")
     assert "(training.epochs was 1, now 2); choose another --out" in told
-
-
-def test_the_table_fills_on_a_terminal(
-    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    consoles: list[Console] = []
-
-    def terminal() -> Console:
-        consoles.append(Console(stderr=True, force_terminal=True, width=120))
-        return consoles[-1]
-
-    monkeypatch.setattr(progress, "make_console", terminal)
-    answer = dissensus("sweep", *DIABETES, *GRID, "--epochs", 1, "--out", tmp_path)
-    assert answer.status == 0
-    assert len(consoles) == 1
-    assert "test DIV" in answer.err  # the table itself was drawn there
-    assert "3/3" in answer.err
 
 
 @pytest.mark.slow

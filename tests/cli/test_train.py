@@ -72,18 +72,6 @@ def test_going_on_ends_with_the_same_bits(dissensus: Callable[..., Any], tmp_pat
     assert read_config(short) == read_config(long)
 
 
-def test_a_finished_run_is_judged_again_when_resumed(
-    dissensus: Callable[..., Any], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    assert dissensus("train", *WINE, "--epochs", 1, "--out", out).status == 0
-    for name in ("record.json", "predictions/test.safetensors"):  # as if killed before them
-        (out / name).unlink()
-    assert dissensus("train", "--resume", "--out", out).status == 0
-    assert "accuracy" in json.loads((out / "record.json").read_text())["test"]
-    assert (out / "predictions" / "test.safetensors").exists()
-
-
 def test_settings_from_a_file_and_options_that_win(
     dissensus: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -107,42 +95,6 @@ def test_a_regression_trains_with_squared_error(diabetes_run: Path) -> None:
     assert test["diversity"] == pytest.approx(test["member_error"] - test["ensemble_error"])
     assert test["rmse"] > 10  # in the units of the target, not standardised
     assert "accuracy" not in test
-
-
-@pytest.mark.parametrize(
-    ("arguments", "objective", "combine"),
-    [
-        (["--objective", "augmented"], "augmented", "probability"),
-        (["--objective", "augmented:combine=score"], "augmented:combine=score", "score"),
-        (["--objective", "augmented", "--combine", "score"], "augmented:combine=score", "score"),
-        (["--objective", "jsd", "--combine", "score"], "jsd", "score"),
-        (
-            ["--objective", "learner_dropout/joint", "--combine", "score"],
-            "learner_dropout/joint:combine=score",
-            "score",
-        ),
-    ],
-)
-def test_the_objective_averages_as_the_ensemble_does(
-    arguments: list[str],
-    objective: str,
-    combine: str,
-    dissensus: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
-    out = tmp_path / "run"
-    assert dissensus("train", *WINE, "--epochs", 1, *arguments, "--out", out).status == 0
-    config = read_config(out)
-    assert config["training"]["objective"] == objective
-    assert config["ensemble"]["combine"] == combine
-
-
-def test_a_table_of_ones_own(flats_run: Path) -> None:
-    facts = DataSummary.read(flats_run)
-    assert facts is not None
-    assert facts.features == ["rooms", "town=Bonn", "town=Trier", "town=Ulm"]
-    assert facts.task == "regression"
-    assert read_config(flats_run)["data"]["name"] == str(flats_run.parent / "flats.csv")
 
 
 def test_a_guessed_task_is_announced(
@@ -199,21 +151,6 @@ def test_a_model_from_a_file(
     assert dissensus("train", "--resume", "--out", "../run", "--epochs", 2, "--trust").status == 0
 
 
-def test_disagreement_data_from_a_file(
-    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
-) -> None:
-    np.savez(tmp_path / "u.npz", x=np.random.default_rng(0).normal(10, 5, (50, 13)))
-    out = tmp_path / "run"
-    wanted = [*WINE, "--objective", "divdis", "--epochs", 1]
-    assert "needs disagreement" in mistake("train", *wanted, "--out", out)
-    unlike = mistake("train", *wanted, "--disagreement", "digits", "--out", tmp_path / "b")
-    assert "digits has inputs of shape (1, 8, 8)" in unlike
-    out = tmp_path / "c"
-    wanted += ["--disagreement", tmp_path / "u.npz", "--out", out]
-    assert dissensus("train", *wanted).status == 0
-    assert read_config(out)["data"]["disagreement"] == str(tmp_path / "u.npz")
-
-
 def test_augmentation_normalisation_and_a_network_of_convolutions(
     dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -239,15 +176,6 @@ def test_no_validation_and_no_test_rows(dissensus: Callable[..., Any], tmp_path:
     assert answer.status == 0
     assert not (out / "predictions").exists()
     assert "test" not in json.loads((out / "record.json").read_text())
-
-
-def test_the_folder_is_named_after_the_run(
-    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = [*WINE, "--epochs", 1, "--seed", 4, "--objective", "ldr:strength=1"]
-    assert dissensus("train", *wanted).status == 0
-    assert (tmp_path / "runs" / "wine-ldr-4" / "record.json").exists()
 
 
 # ---- stopping -----------------------------------------------------------------------------------
@@ -276,19 +204,6 @@ def test_an_interrupt_says_how_to_go_on(
     assert dissensus("train", "--resume", "--out", out).status == 0
     assert dissensus("train", *WINE, "--epochs", 3, "--out", tmp_path / "whole").status == 0
     assert same_weights(out, tmp_path / "whole")
-
-
-def test_an_interrupt_before_training_leaves_nothing(
-    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(config: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["dissensus.runs.train"], "load_data", stop)
-    answer = dissensus("train", *WINE, "--out", tmp_path / "run")
-    assert answer.status == 130
-    assert answer.err == "dissensus: stopped before training began; nothing was written\n"
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -391,13 +306,6 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     assert (out / "config.toml").read_text() == "mine = true\n"
 
 
-def test_a_run_cannot_go_on_with_other_settings(
-    mistake: Callable[..., str], digits_run: Path
-) -> None:
-    error = mistake("train", "--resume", "--out", digits_run, "--members", 4)
-    assert "ensemble.members was 3, now 4" in error
-
-
 def test_a_table_that_changed_is_noticed(
     dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -409,11 +317,3 @@ def test_a_table_that_changed_is_noticed(
     table.write_text("u,v,kind\n" + "\n".join(reversed(rows)) + "\n")
     for arguments in (["train", "--resume", "--out", out], ["evaluate", out]):
         assert "is not what" in mistake(*arguments)
-
-
-def test_a_folder_that_cannot_be_written_is_reported(
-    mistake: Callable[..., str], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    error = mistake("train", *WINE, "--out", tmp_path / "file" / "run")
-    assert "cannot write to" in error

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dissensus as ds
-from dissensus.runs import DataSummary, load_data
+from dissensus.runs import DataSummary, Settings, complete_config, load_data, resolve
 
 
 def test_load_data_needs_a_name() -> None:
@@ -46,3 +46,22 @@ def test_a_level_with_an_equals_sign_keeps_its_column(tmp_path: Path) -> None:
     data = ds.data.load(file, target="goal")
     inputs = ds.data.read_inputs(file, DataSummary.of(data), target="goal")
     assert torch.allclose(inputs.x[data.rows["test"]], data.test[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "combine", "objective", "combined"),
+    [
+        ("augmented", None, "augmented", "probability"),
+        ("augmented:combine=score", None, "augmented:combine=score", "score"),
+        ("augmented", "score", "augmented:combine=score", "score"),
+        ("jsd", "score", "jsd", "score"),
+        ("learner_dropout/joint", "score", "learner_dropout/joint:combine=score", "score"),
+    ],
+)
+def test_the_objective_averages_as_the_ensemble_does(
+    asked: str, combine: str | None, objective: str, combined: str
+) -> None:
+    sections = resolve(Settings(data="wine", objective=asked, combine=combine))
+    config, made = complete_config(sections, "classification")
+    assert (config["training"]["objective"], made.spec()) == (objective, objective)
+    assert config["ensemble"]["combine"] == combined

@@ -1,12 +1,11 @@
 """Run folders: what their files say, and damage that is named."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from dissensus.runs import describe, find_runs, read_config
+from dissensus.runs import describe, find_runs
 from tests.runs.small_runs import trained
 
 
@@ -29,11 +28,6 @@ def test_test_figures_of_other_weights_are_not_shown(tmp_path: Path) -> None:
     assert describe(tmp_path).test == {"accuracy": 0.5}
     (tmp_path / "record.json").write_text(json.dumps(record | {"epochs": 7}))
     assert describe(tmp_path).test == {}
-
-
-def test_patience_is_told(tmp_path: Path) -> None:
-    trained(tmp_path, epochs=200, patience=1)
-    assert describe(tmp_path).standing().endswith("of 200 epochs, ended by patience")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +66,3 @@ def test_runs_are_found_newest_first_and_links_are_not_followed(tmp_path: Path) 
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "new" / "config.toml").touch()
     assert [run.path.name for run in find_runs(tmp_path)] == ["new", "old"]
-
-
-def test_config_of_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no run folder"):
-        read_config(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"is not a run: it has no config\.toml"):
-        read_config(tmp_path)
-    trained(tmp_path / "run", epochs=1)
-    shutil.copy(tmp_path / "run" / "config.toml", tmp_path)
-    assert read_config(tmp_path)["training"]["epochs"] == 1

@@ -28,18 +28,6 @@ def test_load_gives_the_best_epoch_in_evaluation_mode(tmp_path: Path) -> None:
     assert not torch.equal(last.eval()(x), loaded(x))
 
 
-def test_without_selection_the_last_epoch_is_loaded(tmp_path: Path) -> None:
-    ens = trained(tmp_path, select_by="last")
-    x = toy(2)[0]
-    assert torch.equal(ds.load(tmp_path, make_member=make_member)(x), ens.eval()(x))
-
-
-def test_a_run_that_does_not_know_its_model_says_so(tmp_path: Path) -> None:
-    trained(tmp_path)
-    with pytest.raises(ValueError, match=r"does not say how its members are made.*make_member="):
-        ds.load(tmp_path)
-
-
 def test_another_network_does_not_fit(tmp_path: Path) -> None:
     trained(tmp_path)
     with pytest.raises(ValueError, match=r"do not fit this ensemble of 3 members.*Missing key"):
@@ -53,14 +41,6 @@ def test_unlike_members_are_loaded_into_their_like(tmp_path: Path) -> None:
     ens, x = build(), toy(2)[0]
     ds.fit(ens, toy(), epochs=1, out=tmp_path, progress=False)
     assert torch.equal(ds.load(tmp_path, into=build())(x), ens(x))
-
-
-def test_members_that_share_weights_come_back(tmp_path: Path) -> None:
-    ens, x = ds.Ensemble(make_member, members=3, sharing="adapters"), toy(2)[0]
-    ds.fit(ens, toy(), epochs=1, out=tmp_path, progress=False)
-    loaded = ds.load(tmp_path, make_member=make_member)
-    assert loaded.sharing == "adapters"
-    assert torch.equal(loaded(x), ens(x))
 
 
 def test_member_weights_come_back(tmp_path: Path) -> None:
@@ -89,9 +69,3 @@ def test_code_named_by_a_stranger_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"evil.py:make.*if you trust it"):
         ds.load(tmp_path / "run")
     assert not (tmp_path / "ran").exists()
-
-
-def test_an_unknown_device(tmp_path: Path) -> None:
-    trained(tmp_path, epochs=1)
-    with pytest.raises(ValueError, match="there is no device 'toaster'"):
-        ds.load(tmp_path, make_member=make_member, device="toaster")

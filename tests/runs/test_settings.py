@@ -7,7 +7,7 @@ import pytest
 
 import dissensus as ds
 from dissensus.runs import Settings, Train, read_config, resolve
-from dissensus.runs.settings import OPTION_SECTIONS, setting_fields
+from dissensus.runs.settings import setting_fields
 from dissensus.tools.verbs import collect
 from dissensus.training import Recipe
 
@@ -60,11 +60,6 @@ def test_a_wrong_file_is_refused(text: str, message: str, tmp_path: Path) -> Non
         resolve(Settings(config=written(tmp_path, text)))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*absent.toml"):
-        resolve(Settings(config=tmp_path / "absent.toml"))
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -86,15 +81,6 @@ def test_options_of_the_model_are_read_as_toml_or_text(text: str, value: object)
 def test_an_option_without_a_value_is_refused() -> None:
     with pytest.raises(ValueError, match="--data-option must be key=value, got 'missing'"):
         resolve(Settings(data_options=("missing",)))
-
-
-def test_shares_are_numbers_of_either_kind() -> None:
-    found = resolve(collect(Settings, None, {"val": "0.25", "test": "40"}))["data"]
-    assert (found["val"], found["test"]) == (0.25, 40)
-    assert isinstance(found["test"], int)
-    assert resolve(Settings(val=0.25))["data"]["val"] == 0.25
-    with pytest.raises(ValueError, match=r"--members must be a whole number, got 2\.5"):
-        resolve(collect(Settings, None, {"members": 2.5}))
 
 
 def test_python_may_pass_paths_and_mappings() -> None:
@@ -123,12 +109,6 @@ def test_every_setting_of_a_recipe_has_an_option_with_the_same_default() -> None
     assert {key: options[key] or None for key in recipe} == {
         key: value or None for key, value in recipe.items()
     }
-
-
-def test_no_two_settings_share_a_place() -> None:
-    places = [(i.metadata["section"], i.metadata["key"]) for i in setting_fields().values()]
-    assert len(set(places)) == len(places)
-    assert not {section for section, _ in places} & set(OPTION_SECTIONS)
 
 
 def test_the_config_of_a_run_is_a_file_of_settings(tmp_path: Path) -> None:

@@ -26,21 +26,6 @@ def test_train_writes_a_run_and_returns_its_metrics(
     assert len(again.history.epochs) == 2
 
 
-def test_predict_returns_arrays_and_rows(tmp_path: Path) -> None:
-    ds.runs.train(data="wine", out=tmp_path / "run", **SMALL)
-    columns = list(ds.data.load_table("wine").columns.values())
-    np.savez(tmp_path / "x.npz", x=np.stack(columns, 1)[:5])
-    predictions = ds.runs.predict(tmp_path / "run", tmp_path / "x.npz", score="pds")
-    assert len(predictions) == 5
-    assert predictions.arrays["probs"].shape == (5, 3)
-    row = predictions.to_rows()[0]
-    assert list(row) == ["label", "p=class_0", "p=class_1", "p=class_2", "score_pds"]
-    predictions.save(tmp_path / "p.csv")
-    assert (tmp_path / "p.csv").read_text().count("\n") == 6
-    with pytest.raises(ValueError, match=r"must end in \.npz or \.csv, got p\.json"):
-        predictions.save(tmp_path / "p.json")
-
-
 def test_sweep_returns_its_summary(tmp_path: Path) -> None:
     grid = {"beta": [0.0, 1.0]}
     asked = {"data": "wine", "objective": "augmented", "out": tmp_path, **SMALL}
@@ -104,7 +89,7 @@ def test_results_of_verbs_have_plots(tmp_path: Path) -> None:
     evaluation = ds.runs.evaluate(run)
     heights = [bar.get_height() for bar in evaluation.plot().axes[0].patches]
     assert heights == pytest.approx(evaluation.metrics["per_member_error"])
-    assert repr(evaluation).startswith(f"<Evaluation: {run}: ")
+    assert repr(evaluation).startswith(f"<RunEvaluation: {run}: ")
     assert len(ds.runs.diagnose(run).plot().axes) == 2
     options = {"unknown": ["held_out"], "scores": ["pds", "entropy"], "bootstrap": 0}
     shutil.copytree(run, tmp_path / "other")
@@ -112,17 +97,3 @@ def test_results_of_verbs_have_plots(tmp_path: Path) -> None:
     titles = [axes.get_title(loc="left") for axes in detections.plot().axes]
     assert titles == ["run: held_out", "other: held_out"]
     assert "<td>entropy</td>" in detections._repr_html_()
-
-
-def test_the_plot_of_a_sweep_has_a_line_for_each_of_the_other_settings() -> None:
-    pytest.importorskip("matplotlib")
-    rows = [
-        ds.sweeps.Row({"beta": beta, "model.hidden": [width]}, 2, 2)
-        for beta in (0.0, 0.5)
-        for width in (8, 16)
-    ]
-    for place, row in enumerate(rows):
-        row.val["ensemble_error"] = ds.sweeps.Spread(place / 10, 0.01)
-    (axes,) = ds.sweeps.Summary(rows).plot().axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("beta", "val ERR")
-    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[0.0, 0.2], [0.1, 0.3]]

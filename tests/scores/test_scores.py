@@ -15,7 +15,6 @@ from dissensus.scores import (
     SCORES,
     NamedScore,
     at_temperature,
-    energy,
     parse,
     pds,
     pds_sum,
@@ -248,14 +247,6 @@ def test_values_by_hand() -> None:
     assert variance(torch.tensor([[[1.0, 0.0]], [[3.0, 4.0]]])).item() == pytest.approx(5.0)
 
 
-def test_energy_temperature() -> None:
-    logits = seeded(3, 9, 5)
-    expected = -(2.5 * (logits / 2.5).logsumexp(-1)).mean(0)
-    torch.testing.assert_close(energy(logits, temperature=2.5), expected)
-    with pytest.raises(ValueError, match=r"temperature must be .* greater than 0, got 0"):
-        energy(logits, temperature=0)
-
-
 @EVERY
 def test_bad_input_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=r"for one model pass (logits|outputs)\[None\]"):
@@ -283,11 +274,6 @@ def test_bad_input_of_score_all() -> None:
         SCORES["ensemble_diversity"](seeded(5, 4, 5))
     with pytest.raises(ValueError, match="at most classes − 1 = 4 members, got 5"):
         score_all(seeded(5, 4, 5), ["ensemble_diversity"])
-
-
-def test_a_large_finite_value_is_not_taken_for_infinity() -> None:
-    logits = torch.full((2, 3, 4), torch.finfo(torch.float32).max / 4)
-    assert torch.isfinite(SCORES["pds"](logits)).all()
 
 
 # ---- temperatures -------------------------------------------------------------------------------
@@ -335,16 +321,6 @@ def test_a_wrong_name_is_told(text: str, message: str) -> None:
         parse(text)
 
 
-def test_max_softmax_is_bma_for_one_member_and_not_for_two() -> None:
-    one = seeded(1, 9, 5)
-    torch.testing.assert_close(SCORES["max_softmax"](one), SCORES["bma"](one))
-    # The logits average to (2, 2, 0).
-    apart = torch.tensor([[[4.0, 0.0, 0.0]], [[0.0, 4.0, 0.0]]])
-    top = math.exp(2) / (2 * math.exp(2) + 1)
-    assert SCORES["max_softmax"](apart).item() == pytest.approx(-top)
-    assert SCORES["bma"](apart).item() != pytest.approx(-top, abs=1e-2)
-
-
 # ---- files --------------------------------------------------------------------------------------
 
 
@@ -366,13 +342,6 @@ def test_scores_of_a_file_are_those_of_its_tensor(
         torch.testing.assert_close(found[name], values)
     assert seen[-1] == (17, 17)
     assert len(seen) == (4 if suffix == ".safetensors" else 1)
-
-
-def test_a_file_of_halves_is_scored_in_float32(tmp_path: Path) -> None:
-    logits = seeded(3, 17, 6).half()
-    Predictions(logits).save(tmp_path / "a.safetensors")
-    found = score_file(tmp_path / "a.safetensors")["entropy"]
-    assert torch.equal(found, score_all(logits.float())["entropy"])
 
 
 def test_a_file_that_holds_no_predictions_is_named(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_every_result_has_a_plot_that_notebooks_show(results: dict[str, Tabular]
     pytest.importorskip("matplotlib")
     from dissensus.show.results import PLOTS
 
-    verbs = {"Evaluation", "Detections"}  # tests of `runs` draw them
+    verbs = {"RunEvaluation", "Detections"}  # tests of `runs` draw them
     assert {kind.__name__ for kind in PLOTS} == set(results) | verbs
     for name, result in results.items():
         figure: Any = result.plot()

@@ -9,7 +9,7 @@ import typer
 
 from dissensus import runs
 from dissensus.cli.options import AsJson, RunFolder, draw, print_result, say, with_options
-from dissensus.runs import Attack
+from dissensus.runs import AttackOptions
 
 Out = Annotated[
     Path | None, typer.Option(help="Folder for all files.", show_default="RUN/robustness")
@@ -23,7 +23,7 @@ Save = Annotated[
 @with_options
 def attack(
     run: RunFolder,
-    options: Attack,
+    options: AttackOptions,
     out: Out = None,
     save: Save = None,
     as_json: AsJson = False,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissensus.runs.attack import Attack, RunRobustness, attack
+from dissensus.runs.attack import AttackOptions, RunRobustness, attack
 from dissensus.runs.config import (
     augmentation,
     batch_augmentation,
@@ -25,7 +25,7 @@ from dissensus.runs.config import (
 from dissensus.runs.data_summary import DataSummary, check_same_data
 from dissensus.runs.detections import Detect, Detections
 from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
-from dissensus.runs.evaluate import Evaluate, Evaluation, compute_metrics, evaluate
+from dissensus.runs.evaluate import Evaluate, RunEvaluation, compute_metrics, evaluate
 from dissensus.runs.folder import Run, describe, find_runs, read_config
 from dissensus.runs.load import device_named, load, make_ensemble, member_factory
 from dissensus.runs.predict import Predict, PredictedInputs, predict
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accuracies",
-    "Attack",
+    "AttackOptions",
     "Candidates",
     "DataSummary",
     "Detect",
     "Detections",
     "Diagnose",
     "Evaluate",
-    "Evaluation",
     "GroupAccuracy",
     "Predict",
     "PredictedInputs",
     "Run",
     "RunDiagnosis",
+    "RunEvaluation",
     "RunRobustness",
     "Settings",
     "Train",

@@ -42,7 +42,7 @@ _IMAGES, _ATTACKS = 8, 6
 
 
 @dataclass(frozen=True)
-class Attack:
+class AttackOptions:
     """Options of :func:`attack`. ``curve`` are values of ε, ``"auto"`` or ``"none"``."""
 
     attacks: tuple[str, ...] = option(
@@ -175,9 +175,13 @@ class RunRobustness(Result):
 
 
 def attack(
-    run: str | Path, options: Attack | None = None, *, progress: bool = False, **settings: Any
+    run: str | Path,
+    options: AttackOptions | None = None,
+    *,
+    progress: bool = False,
+    **settings: Any,
 ) -> RunRobustness:
-    """Attack a run's ensemble; ``settings`` are the fields of :class:`Attack`.
+    """Attack a run's ensemble; ``settings`` are the fields of :class:`AttackOptions`.
 
     The attacker sees all members and their gradients, and inputs stay in [0, 1]. The headline is
     the worst case for each example over all attacks.
@@ -190,7 +194,7 @@ def attack(
     """
     from dissensus import robustness
 
-    options = collect(Attack, options, settings)
+    options = collect(AttackOptions, options, settings)
     attacks = [robustness.parse(spec) for text in options.attacks for spec in text.split()]
     ens = load(run, trust=options.trust, device=options.device)
     data = data_of(run, data_dir=options.data_dir)
@@ -213,7 +217,7 @@ def attack(
     return RunRobustness(Path(run), where, result, transfer, data.classes)
 
 
-def _inputs(data: Data, options: Attack) -> tuple[str, Tensor, Tensor]:
+def _inputs(data: Data, options: AttackOptions) -> tuple[str, Tensor, Tensor]:
     """The name of what to attack, the inputs and the labels."""
     from dissensus.data import OnDisk
     from dissensus.data.inputs import take_part
@@ -237,7 +241,7 @@ def _most_alike(data: Data) -> str:
     return "cifar100" if data.outputs == 100 else "cifar10"
 
 
-def _protocol(attacks: Sequence[Any], alike: str, options: Attack) -> Protocol:
+def _protocol(attacks: Sequence[Any], alike: str, options: AttackOptions) -> Protocol:
     """All attacks that ``options`` ask for."""
     from dissensus import robustness
 
@@ -270,7 +274,7 @@ def _curve(protocol: Protocol, values: Sequence[float] | None) -> list[float]:
 
 
 def _transfer(
-    ens: Ensemble, x: Tensor, y: Tensor, protocol: Protocol, eps: float, options: Attack
+    ens: Ensemble, x: Tensor, y: Tensor, protocol: Protocol, eps: float, options: AttackOptions
 ) -> dict[str, Any]:
     """The accuracy of each member (column) on inputs made to fool each member (row).
 

@@ -44,7 +44,7 @@ class Evaluate(PredictionOptions):
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Result):
+class RunEvaluation(Result):
     """Metrics of a run on some data, as :func:`compute_metrics` names them.
 
     ``evaluated_on`` says which data they are; ``run`` is None for a file of predictions.
@@ -99,7 +99,7 @@ def evaluate(
     *,
     progress: bool = False,
     **settings: Any,
-) -> Evaluation:
+) -> RunEvaluation:
     """Evaluate the weights of a run's best epoch; ``settings`` are the fields of :class:`Evaluate`.
 
     Instead of a run, ``source`` may be a file of predictions (``.npz``, ``.safetensors``) with
@@ -118,7 +118,7 @@ def evaluate(
     return _evaluate_files(paths, options)
 
 
-def _evaluate_files(paths: Sequence[Path], options: Evaluate) -> Evaluation:
+def _evaluate_files(paths: Sequence[Path], options: Evaluate) -> RunEvaluation:
     from dissensus.diagnostics import Split
     from dissensus.outputs import Predictions
 
@@ -128,10 +128,10 @@ def _evaluate_files(paths: Sequence[Path], options: Evaluate) -> Evaluation:
     split = Split.of(predictions, loss=options.loss_name, combine=options.combine)
     checked = Predictions(split.outputs, split.targets)
     metrics = compute_metrics(checked, split.combine)
-    return Evaluation(None, ", ".join(map(str, paths)), metrics)
+    return RunEvaluation(None, ", ".join(map(str, paths)), metrics)
 
 
-def _evaluate_run(run: Path, options: Evaluate, *, progress: bool) -> Evaluation:
+def _evaluate_run(run: Path, options: Evaluate, *, progress: bool) -> RunEvaluation:
     from dissensus.training import predict
 
     if options.keys or options.probs or options.regression or options.combine:
@@ -144,7 +144,7 @@ def _evaluate_run(run: Path, options: Evaluate, *, progress: bool) -> Evaluation
     name, x, y = _examples(run, options)
     predictions = predict(ens, (x, y), progress=progress)
     metrics = compute_metrics(predictions, ens.combine, ens.weights, DataSummary.read(run))
-    return Evaluation(description, name, metrics)
+    return RunEvaluation(description, name, metrics)
 
 
 def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from dissensus.detection import Detection, RocCurve, Study
 from dissensus.diagnostics import Diagnosis
 from dissensus.robustness import Curve, Outcome, Robustness
 from dissensus.robustness.detection import AdversarialDetection
-from dissensus.runs import Detections, Evaluation, RunRobustness
+from dissensus.runs import Detections, RunEvaluation, RunRobustness
 from dissensus.runs.detections import file_name
 from dissensus.show.attacks import accuracy_plot, attacked_plot
 from dissensus.show.detection import (
@@ -189,7 +189,7 @@ def _outcome(outcome: Outcome) -> Plot:
 # ---- results of verbs on runs -------------------------------------------------------------------
 
 
-def _evaluation(evaluation: Evaluation) -> Plot:
+def _evaluation(evaluation: RunEvaluation) -> Plot:
     """The error of each member, and of the ensemble as a line."""
     ensemble, *members = evaluation.to_rows()
     names = [str(row["member"]) for row in members]
@@ -242,7 +242,7 @@ PLOTS: dict[type, Callable[[Any], Plot]] = {
     Curve: _curve,
     Outcome: _outcome,
     AdversarialDetection: _adversarial,
-    Evaluation: _evaluation,
+    RunEvaluation: _evaluation,
     Detections: _detections,
 }
 

@@ -94,7 +94,8 @@ def collect(kind: type[T], options: T | None, settings: Mapping[str, Any]) -> T:
     ValueError: greet has no option 'nam'; did you mean 'name'?
     """
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
-    check_keys(kind.__name__.lower(), settings, known)
+    verb = kind.__name__.removesuffix("Options").lower()
+    check_keys(verb, settings, known)
     values = {
         name: _as_tuple(value) if str(known[name].type).startswith("tuple[") else value
         for name, value in settings.items()
@@ -103,7 +104,7 @@ def collect(kind: type[T], options: T | None, settings: Mapping[str, Any]) -> T:
         return replace(options, **values)  # type: ignore[type-var]
     missing = [n for n, item in known.items() if item.default is MISSING and n not in values]
     if missing:
-        raise ValueError(f"{kind.__name__.lower()} needs the option {missing[0]!r}")
+        raise ValueError(f"{verb} needs the option {missing[0]!r}")
     return kind(**values)
 
 
