@@ -1,6 +1,7 @@
 """Figures: the numbers they show, and the sentences made of them."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from dissensus.show.contents import Contents, Method, Record
 from dissensus.show.explorer import explorers
 from dissensus.show.figure import Figure
 from dissensus.show.figures import FIGURES
-from dissensus.show.overview import columns, findings
+from dissensus.show.overview import columns
 from dissensus.show.page import page_text
 from dissensus.show.plot import plot_json
 from dissensus.show.reader import read
@@ -184,13 +185,12 @@ def test_columns_are_those_that_runs_fill(contents: Contents) -> None:
         *("accuracy", "nll", "ece_width", "ensemble_error", "member_error", "diversity"),
         *("verdict", "auroc", "robust"),
     ]
-    assert not any(entry is not None and entry.number.best for entry in table["diversity"].entries)
-    assert table["auroc"].entries[3] is None
+    assert not any(number is not None and number.best for number in table["diversity"].numbers)
+    assert table["auroc"].numbers[3] is None
     assert "ε = 0.2" in table["robust"].metric.meaning
-    for entry, method in zip(table["robust"].entries, contents.methods, strict=True):
-        if entry is not None and method.attacks is not None:
-            flagged = bool(method.attacks.rows("flags"))
-            assert entry.interval.endswith("doubtful") == flagged
+    for number, method in zip(table["robust"].numbers, contents.methods, strict=True):
+        if number is not None and method.attacks is not None:
+            assert ("doubtful" in number.doubt) == bool(method.attacks.rows("flags"))
 
 
 def planted(*robust: float, verdicts: tuple[str, ...] = (), half: float = 0.07) -> Contents:
@@ -209,30 +209,32 @@ def planted(*robust: float, verdicts: tuple[str, ...] = (), half: float = 0.07) 
     return Contents(tuple(methods))
 
 
+def said(contents: Contents) -> str:
+    """The sentences at the top of the page, without markup."""
+    page = page_text(contents, Path())
+    return " ".join(re.findall(r"<li>(.*?)</li>", page.partition('<ul class="short">')[2]))
+
+
 def test_what_cannot_be_told_from_the_best_is_marked_with_it() -> None:
-    marks = lambda *given, **how: [  # noqa: E731
-        entry.number.best for entry in columns(planted(*given, **how))["robust"].entries if entry
-    ]
+    def marks(*accuracies: float) -> list[bool]:
+        return [n.best for n in columns(planted(*accuracies))["robust"].numbers if n]
+
     assert marks(0.48, 0.475, 0.48) == [False] * 3  # equal: nobody wins
     assert marks(0.48, 0.475, 0.10) == [True, True, False]
     assert marks(0.48, 0.10, 0.10) == [True, False, False]
-    said = findings(planted(0.48, 0.475, 0.48))
-    assert "Robust accuracy is 47.5% to 48.0%: no difference beyond chance." in said
-    assert any(
-        "run0 (48.0% [41%, 55%]). Not distinguishable from it: run1." in text
-        for text in findings(planted(0.48, 0.475, 0.1))
-    )
-    rows = made("accuracy-epsilon", planted(0.48, 0.475, 0.1)).rows
+    assert "48.0% at best and 47.5% at worst: no difference" in said(planted(0.48, 0.475, 0.48))
+    apart = planted(0.48, 0.475, 0.1)
+    assert "run0 (48.0% [41%, 55%]). Not distinguishable from it: run1." in said(apart)
+    rows = made("accuracy-epsilon", apart).rows
     assert [row[2][0].best for row in rows] == [True, True, False]  # type: ignore[union-attr]
 
 
 def test_a_colluding_ensemble_is_never_crowned_without_a_word(tmp_path: Path) -> None:
     contents = planted(0.48, 0.20, 0.10, verdicts=("colluding",), half=0.02)
-    (entry, *_) = columns(contents)["robust"].entries
-    assert entry is not None
-    assert (entry.number.best, entry.number.doubt) == (True, "colluding")
-    said = " ".join(findings(contents))
-    assert "all attacks: run0, which is colluding, (48.0%" in said
+    number = columns(contents)["robust"].numbers[0]
+    assert number is not None
+    assert (number.best, number.doubt) == (True, "colluding")
+    assert "all attacks: run0, which is colluding, (48.0%" in said(contents)
     page = page_text(contents, tmp_path)
     assert '<span class="doubt"> colluding</span>' in page
     assert "Shaded: not distinguishable from the best of its column" in page
@@ -260,12 +262,10 @@ def test_repeats_of_a_sweep_are_compared_one_by_one(contents: Contents, folders:
 
 
 def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -> None:
-    told = findings(contents)
     accuracy = {method.name: method.numbers["accuracy"].value for method in contents.methods}
     best = max(accuracy, key=lambda name: accuracy[name])
-    assert best in told[0]
-    assert f"{accuracy[best]:.1%}" in told[0]
-    assert "are not findings" in told[-1]
+    assert f"Highest accuracy: {best} ({accuracy[best]:.1%})." in said(contents)
+    assert "are not findings" in said(contents)
 
 
 @pytest.mark.slow

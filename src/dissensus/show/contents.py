@@ -186,46 +186,30 @@ class UnknownInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class AttackImages:
-    """Images before and after each attack: ``adversarial`` ``[attacks, images, …]``."""
-
-    attacks: Sequence[str]
-    original: Images
-    adversarial: Images
-    labels: Sequence[str]
-    predictions: Sequence[Sequence[str]]
-    source: Reference
-
-    def rows(self) -> list[tuple[str, Images, Sequence[str]]]:
-        """The originals, then what each attack made of them: name, images, predictions."""
-        changed = zip(self.attacks, self.adversarial, self.predictions, strict=True)
-        return [("original", self.original, self.labels), *changed]
-
-
-@dataclass(frozen=True, eq=False)
 class Method:
     """One run: a row of the overview, a colour of the figures.
 
     ``numbers`` are those of the overview, by name; ``split`` is the data they were measured on;
-    ``epochs`` are the lines of ``metrics.jsonl``, ``attacks`` is ``robustness/record.json``.
+    ``epochs`` are the lines of ``metrics.jsonl``, ``attacks`` is ``robustness/record.json``, and
+    ``attack_images`` are the originals and what each attack made of them, with predictions.
     """
 
     name: str
     path: Path
-    objective: str
-    members: int
-    data: str
-    task: str
-    status: str
-    split: str
-    numbers: Mapping[str, Number]
+    objective: str = ""
+    members: int = 0
+    data: str = ""
+    task: str = ""
+    status: str = ""
+    split: str = "test"
+    numbers: Mapping[str, Number] = field(default_factory=dict)
     beta: float | None = None
     classes: Sequence[str] = ()
     epochs: Sequence[Record] = ()
     diagnosis: Record | None = None
     detection: UnknownInputs | None = None
     attacks: Record | None = None
-    attack_images: AttackImages | None = None
+    attack_images: Sequence[tuple[str, Images, Sequence[str]]] = ()
     held_out: HeldOutRows | None = None
     log_diversity: Floats | None = None
 

@@ -132,7 +132,8 @@ def mark_best(
         parts = [number.parts for number in known.values()]
         best = among_best(estimates, parts, highest=highest)
         for (place, number), mark in zip(known.items(), best, strict=True):
-            doubt = "colluding" if verdicts[place] == "colluding" else ""
+            words = [number.doubt, "colluding" if verdicts[place] == "colluding" else ""]
+            doubt = ", ".join(filter(None, words))
             marked[place] = replace(number, best=True, doubt=doubt) if mark else number
     return marked
 

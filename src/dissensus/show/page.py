@@ -18,7 +18,7 @@ from dissensus.show.explorer import explorers
 from dissensus.show.figure import format_number, join_names
 from dissensus.show.figures import FIGURES
 from dissensus.show.metrics import METRICS, SWEEP_METRICS
-from dissensus.show.overview import columns, findings
+from dissensus.show.overview import columns
 from dissensus.show.pictures import data_uri
 from dissensus.show.plot import plot_json
 from dissensus.show.sweep_files import debiased_share_of, judged_space
@@ -70,7 +70,6 @@ def page_text(contents: Contents, out: Path, title: str | None = None) -> str:
         data={"plots": plots, "explorers": [explorer.values for explorer in sets]},
         contents=contents,
         columns=columns(contents),
-        findings=findings(contents),
         marked=MARKED,
         figures=figures,
         kinds=FIGURES,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dissensus.calibration import Calibration, Reliability
 from dissensus.decomposition import Decomposition
@@ -17,7 +19,7 @@ from dissensus.robustness import Curve, Outcome, Robustness
 from dissensus.robustness.detection import AdversarialDetection
 from dissensus.runs import Detections, RunEvaluation, RunRobustness
 from dissensus.runs.detections import file_name
-from dissensus.show.attacks import accuracy_plot, attacked_plot
+from dissensus.show.contents import Contents, Method, Record
 from dissensus.show.detection import (
     divergent_plot,
     histogram_plot,
@@ -25,8 +27,9 @@ from dissensus.show.detection import (
     roc_panel,
     roc_plot,
 )
-from dissensus.show.plot import Panel, Plot, Rule, Series
+from dissensus.show.plot import AnyPanel, Image, Panel, Plot, Rule, Series
 from dissensus.show.renderer import draw, save
+from dissensus.show.safety_figures import accuracy_epsilon, accuracy_steps
 from dissensus.training import History
 
 if TYPE_CHECKING:
@@ -155,9 +158,16 @@ def _reliability(tables: Mapping[str, Reliability]) -> Plot:
 
 def _robustness(robustness: Robustness) -> Plot:
     """Accuracy under each attack; against ε, steps and restarts where that was measured."""
-    curves = accuracy_plot(robustness)
-    panels = [_attacks(robustness), *(curves.panels if curves is not None else ())]
+    panels = [_attacks(robustness), *_accuracy_panels(robustness)]
     return Plot(panels, columns=len(panels), size=(4.2, 3.4))
+
+
+def _accuracy_panels(robustness: Robustness) -> list[AnyPanel]:
+    """The panels of the report's figures of accuracy."""
+    record = Record(Path(), robustness.to_dict())
+    contents = Contents([Method("all attacks", Path(), attacks=record)])
+    figures = (accuracy_epsilon(contents), accuracy_steps(contents))
+    return [p for figure in figures if figure for view in figure.views for p in view.plot.panels]
 
 
 def _attacks(robustness: Robustness) -> Panel:
@@ -219,13 +229,34 @@ def _detection_files(detections: Detections) -> dict[str, Plot]:
 
 def _attack_files(attacked: RunRobustness) -> dict[str, Plot]:
     """Accuracy and, of images, examples before and after the attacks."""
-    plots = {}
-    if (curves := accuracy_plot(attacked.robustness)) is not None:
-        plots["accuracy"] = curves
+    panels, plots = _accuracy_panels(attacked.robustness), {}
+    if panels:
+        plots["accuracy"] = Plot(panels, columns=len(panels), size=(4.2, 3.4), share_y="all")
     if images := attacked.examples:
         attacks = [row.label for row in attacked.robustness.rows[: len(images["adversarial"])]]
-        plots["examples"] = attacked_plot(images, attacks, attacked.classes)
+        plots["examples"] = _attacked_images(images, attacks, attacked.classes)
     return plots
+
+
+def _attacked_images(
+    examples: Mapping[str, NDArray[Any]], attacks: Sequence[str], classes: Sequence[str]
+) -> Plot:
+    """Images before and after each attack, as bytes; predictions stand above them."""
+    labels, panels = examples["labels"].tolist(), []
+    names, images = ["original", *attacks], [examples["original"], *examples["adversarial"]]
+    predictions = [labels, *examples["predictions"].tolist()]
+    for name, row, predicted in zip(names, images, predictions, strict=True):
+        side = fill(name.replace(",", ", ").replace(":", ": "), 16)
+        panels += [
+            Image(
+                image,
+                shorten(classes[word], 9, placeholder="…") if classes else "",
+                side="" if place else side,
+                alert=word != labels[place],
+            )
+            for place, (image, word) in enumerate(zip(row, predicted, strict=True))
+        ]
+    return Plot(panels, columns=len(labels), size=(1.0, 1.15))
 
 
 #: What is drawn of each type of result.

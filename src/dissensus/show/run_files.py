@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from numpy.typing import NDArray
 
 from dissensus.calibration import reliability
 from dissensus.diagnostics import diagnose
@@ -20,7 +19,6 @@ from dissensus.outputs import Predictions, combine
 from dissensus.runs import DataSummary, Run, describe
 from dissensus.scores import ensemble_diversity
 from dissensus.show.contents import (
-    AttackImages,
     Floats,
     HeldOutRows,
     Images,
@@ -270,24 +268,20 @@ def add_attacks(method: Method, record: Record) -> Method:
     return replace(method, attacks=record, attack_images=_attack_images(method, record))
 
 
-def _attack_images(method: Method, record: Record) -> AttackImages | None:
+def _attack_images(method: Method, record: Record) -> list[tuple[str, Images, Sequence[str]]]:
     file = record.file.with_name("examples.npz")
-    names = ("original", "adversarial", "labels", "predictions")
-    arrays: Mapping[str, NDArray[Any]] = read_npz(file) if file.is_file() else {}
-    if not arrays.keys() >= set(names):
-        return None
-    original, adversarial, labels, predictions = (arrays[name] for name in names)
-    attacks = [row.text("attack") for row in record.rows("attacks")][: len(predictions)]
-    if adversarial.shape != (len(attacks), *original.shape) or original.ndim != 4:
-        raise ValueError(f"{file} does not belong to {record.file.name} beside it")
-
-    def names_of(numbers: NDArray[Any]) -> list[str]:
-        known = range(len(method.classes))
-        return [method.classes[n] if n in known else str(n) for n in map(int, numbers)]
-
-    words = names_of(labels), [names_of(row) for row in predictions]
-    source = Reference(file, "original, adversarial, predictions")
-    return AttackImages(attacks, original, adversarial, *words, source)
+    arrays = read_npz(file) if file.is_file() else {}
+    if not arrays.keys() >= {"original", "adversarial", "labels", "predictions"}:
+        return []
+    attacks = [row.text("attack") for row in record.rows("attacks")]
+    images = [arrays["original"], *arrays["adversarial"]]
+    predictions = [arrays["labels"], *arrays["predictions"]]
+    if {a.ndim for a in images} != {4} or len(images) != len(predictions) > len(attacks) + 1:
+        raise ValueError(f"{file.name} does not belong to the record beside it")
+    known = dict(enumerate(method.classes))
+    words = [[known.get(int(n), str(n)) for n in numbers] for numbers in predictions]
+    names = ["original", *attacks][: len(images)]
+    return list(zip(names, images, words, strict=True))
 
 
 #: Files of results in a run folder: their format, the command, and how a run takes them in.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def accuracy_epsilon(contents: Contents) -> Figure | None:
     ]
     views = []
     for norm, series in by_norm.items():
-        panel = Panel("ε", "accuracy", series, y_percent=True, y_range=(0.0, 1.02))
+        panel = Panel("ε", "accuracy", series, norm_name(norm), y_percent=True, y_range=(0.0, 1.02))
         what = "Accuracy in the worst case over all attacks"
         views.append(plot_view([panel], what, worst, (norm_name(norm),), percent))
     sources = [record.reference("curves, budgets") for _, _, record in contents.with_attacks()]
@@ -144,7 +145,8 @@ def accuracy_steps(contents: Contents) -> Figure | None:
                 lines.setdefault(choice, []).append(series)
     views = []
     for choice, drawn in lines.items():
-        panel = Panel(choice[0], "accuracy", drawn, y_percent=True, y_range=(0.0, 1.02))
+        labels = (choice[0], "accuracy", drawn, fill(choice[1].replace(",", ", "), 40))
+        panel = Panel(*labels, y_percent=True, y_range=(0.0, 1.02))
         falls = {line.name: line.y[-2] - line.y[-1] for line in drawn if len(line.y) > 1}
         what = f"The fall of accuracy at the last of the {choice[0]}"
         views.append(plot_view([panel], what, falls, choice, percent))
