@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -227,34 +226,6 @@ def test_what_has_finished_is_compacted_away(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert rows == [15, 9, 3, 3]
     assert sorted(ended) == [(0, 1), (1, 2), (2, 2), (3, 4), (4, 1)]
-
-
-def test_fleets_advance_in_turn_and_some_are_ended_on_the_way() -> None:
-    """Those that are not ended end as without it; outputs are those of the best epochs."""
-    ours, others = (
-        [*sweep("independent", 3), *sweep("independent", 2, make=partial(nn.Linear, 6))]
-        for _ in range(2)
-    )
-    seen: list[set[int]] = []
-    best: dict[int, Tensor] = {}
-
-    def end(outputs: dict[int, Tensor]) -> list[int]:
-        seen.append(set(outputs))
-        best.update(outputs)
-        return [1] if len(seen) == 2 else []
-
-    histories = fit_fleet(ours, on_epoch=end, progress=False)
-    assert seen[0] == {0, 1, 2, 3, 4}
-    assert (histories[1].ended, len(histories[1].epochs)) == ("callback", 2)
-    alone = fit_fleet(others, progress=False)
-    assert [len(h.epochs) for h in alone[2:]] == [len(h.epochs) for h in histories[2:]]
-    for index, training in enumerate(ours):
-        assert training.val is not None
-        torch.testing.assert_close(training.ens(training.val[0]), best[index])
-        if index != 1:
-            torch.testing.assert_close(
-                others[index].ens(training.val[0]), best[index], rtol=1e-4, atol=1e-5
-            )
 
 
 def test_unlike_trainings_are_sorted_into_fleets() -> None:

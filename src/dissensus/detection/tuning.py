@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import A2D, Objective, Repulsion, as_objective
+from dissensus.objectives import A2D, Objective, Repulsion, as_objective, name_objective
 from dissensus.tools.files import read_safetensors, write_safetensors
 from dissensus.training.batches import as_batches, as_tensors, split_weights
-from dissensus.training.fit import fit, name_objective
+from dissensus.training.fit import fit
 from dissensus.training.recipe import Recipe
 
 #: The fewest steps of tuning unless epochs are given: two epochs of a few hundred rows do nothing.

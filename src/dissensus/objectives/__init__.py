@@ -159,3 +159,11 @@ def spec(objective: Objective) -> str:
     kind = type(objective)
     known = OBJECTIVES if kind in OBJECTIVES.values() else {path_of(kind): kind}
     return spec_of(objective, known, "objective")
+
+
+def name_objective(objective: Objective) -> str:
+    """The text that names an objective; for one that is in no registry, the name of its class."""
+    try:
+        return objective.spec()
+    except ValueError:
+        return type(objective).__name__

@@ -17,7 +17,7 @@ from dissensus.data.column_values import array_columns, frame_columns
 from dissensus.data.encoder import Standard
 from dissensus.data.preparation import Preparation
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Objective
+from dissensus.objectives import Objective, name_objective
 from dissensus.sklearn.beta_choice import choose_beta
 from dissensus.sklearn.fitted_members import NUMBERS, FittedMembers
 from dissensus.sklearn.fold_members import holds_out_folds, mean_history, train_folds
@@ -36,7 +36,6 @@ from dissensus.sklearn.trainings import (
 )
 from dissensus.tools.guards import device_named
 from dissensus.tools.specs import check_choice
-from dissensus.training.fit import name_objective
 
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Objective, Terms, as_objective
+from dissensus.objectives import Objective, Terms, as_objective, name_objective
 from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
 from dissensus.training.callbacks import Callback, Hooks, make_trackers
@@ -360,14 +360,6 @@ _REMEDY = (
     "a checkpoint, if there is one, is from before it. Lower the learning rate or clip gradients "
     "(clip=1.0)"
 )
-
-
-def name_objective(objective: Objective) -> str:
-    """The text that names an objective; for one that is in no registry, the name of its class."""
-    try:
-        return objective.spec()
-    except ValueError:
-        return type(objective).__name__
 
 
 def _check_precision(ens: Ensemble, recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ stopping, and ends with the numbers (to float tolerance) that ``fit`` gives it a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,7 +29,6 @@ from dissensus.training.run_state import History, RunState
 from dissensus.training.stream import as_strangers
 
 OnEnd = Callable[[int, History], None]
-OnEpoch = Callable[[dict[int, Tensor]], Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,6 @@ def fit_fleet(
     trainings: Sequence[Training],
     *,
     on_end: OnEnd | None = None,
-    on_epoch: OnEpoch | None = None,
     progress: bool = True,
     keep_failed: bool = False,
 ) -> list[History]:
@@ -115,10 +113,6 @@ def fit_fleet(
     be batched (see :func:`kind`) goes through ``fit``. ``on_end(index, history)`` is called as soon
     as one has finished, with its best weights in place. A loss that is not finite ends that one
     ensemble alone; after all others have finished it is raised, unless ``keep_failed``.
-
-    With ``on_epoch`` all kinds advance epoch by epoch, in turn. After each epoch it gets the
-    validation outputs ``[members, rows, outputs]`` of those that have just had their best epoch, by
-    index, and returns the indices of those to end. It is not asked about what goes through ``fit``.
 
     >>> import torch
     >>> from torch import nn
@@ -141,14 +135,16 @@ def fit_fleet(
         if on_end is not None:
             on_end(index, history)
 
-    fleets = _fleets(trainings)
     with ProgressBar("ensembles", len(trainings), show=progress) as bar:
-        for groups in [fleets] if on_epoch else [[group] for group in fleets]:
-            for group in groups:
-                if len(group) == 1:
-                    end(group[0], _train_alone(trainings[group[0]]))
-            together = [group for group in groups if len(group) > 1]
-            _train_together(trainings, together, end, on_epoch, bar)
+        for group in _fleets(trainings):
+            if len(group) == 1:
+                end(group[0], _train_alone(trainings[group[0]]))
+                continue
+            fleet = _RunningFleet(trainings, group)
+            while fleet.running:
+                fleet.train_epoch()
+                fleet.leave(end)
+                bar.update(note=f"{len(fleet.running)} running, epoch {fleet.epoch}")
     failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
     if failed and not keep_failed:
         which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
@@ -173,39 +169,18 @@ def _train_alone(training: Training) -> History:
         return History(ended=f"failed: {error}")
 
 
-def _train_together(
-    trainings: Sequence[Training],
-    groups: list[list[int]],
-    on_end: OnEnd,
-    on_epoch: OnEpoch | None,
-    bar: ProgressBar,
-) -> None:
-    """Train each group as a fleet, several fleets in turn: epochs until none is left."""
-    fleets = [_RunningFleet(trainings, group, on_epoch is not None) for group in groups]
-    while fleets:
-        outputs: dict[int, Tensor] = {}
-        for fleet in fleets:
-            outputs |= fleet.train_epoch()
-        stopped = on_epoch(outputs) if on_epoch else ()
-        for fleet in fleets:
-            fleet.leave(stopped, on_end)
-        fleets = [fleet for fleet in fleets if fleet.running]
-        count = sum(len(fleet.running) for fleet in fleets)
-        bar.update(note=f"{count} running" + (f", epoch {fleets[0].epoch}" if fleets else ""))
-
-
 class _RunningFleet:
     """A fleet, and where each of its trainings stands."""
 
-    def __init__(self, trainings: Sequence[Training], group: list[int], keep: bool) -> None:
+    def __init__(self, trainings: Sequence[Training], group: list[int]) -> None:
         self.started = time.perf_counter()
         self.trainings = trainings
-        self.fleet = Fleet([trainings[index] for index in group], keep_outputs=keep)
+        self.fleet = Fleet([trainings[index] for index in group])
         self.running = [(index, RunState()) for index in group]
         self.epoch = 0
 
-    def train_epoch(self) -> dict[int, Tensor]:
-        """Train one epoch; return the validation outputs, if kept, of those it is best for."""
+    def train_epoch(self) -> None:
+        """Train one epoch, and remember the weights of those that it is best for."""
         records = self.fleet.epoch(self.epoch)
         self.epoch += 1
         better = []
@@ -219,15 +194,11 @@ class _RunningFleet:
             if state.add(record, recipe):
                 better.append(place)
         self.fleet.keep_best(better)
-        outputs = self.fleet.outputs
-        return {} if outputs is None else {self.running[p][0]: outputs[p] for p in better}
 
-    def leave(self, stopped: Collection[int], on_end: OnEnd) -> None:
+    def leave(self, on_end: OnEnd) -> None:
         """Put the best weights of finished trainings in place, and continue without them."""
         left = []
         for place, (index, state) in enumerate(self.running):
-            if index in stopped and not state.ended:
-                state.ended = "callback"
             if not state.ended:
                 left.append(place)
                 continue

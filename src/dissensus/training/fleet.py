@@ -36,10 +36,8 @@ _PICKED = 1 << 19  # numbers of x that are picked from the data, or evaluated, a
 class Fleet:
     """Ensembles of one kind, side by side; see :func:`dissensus.training.fit_fleet.kind`."""
 
-    def __init__(self, trainings: Sequence[Training], *, keep_outputs: bool = False) -> None:
+    def __init__(self, trainings: Sequence[Training]) -> None:
         self.trainings = list(trainings)
-        self.keep_outputs = keep_outputs
-        self.outputs: Tensor | None = None  # for validation data after the last epoch, if kept
         first = self.trainings[0]
         assert first.ens.stack is not None
         self.members, self.combine = first.ens.members, first.ens.combine
@@ -198,7 +196,7 @@ class Fleet:
         if getattr(self.trainings[0], which) is None:
             return []
         data = [t.train_rows() if which == "train" else t.val or () for t in self.trainings]
-        meter, every, inputs = FleetMeter(self.combine), [], self.trainings[0].inputs
+        meter, inputs = FleetMeter(self.combine), self.trainings[0].inputs
         row = inputs(data[0][0][:1]).numel() * len(data)
         count = min(max(_PICKED // row, 64), 1024)
         for begin in range(0, len(data[0][0]), count):
@@ -209,10 +207,6 @@ class Fleet:
                 torch.stack([own[kind][rows] for own in data]) for kind in range(1, len(data[0]))
             ]
             meter.add(outputs, others[0], {}, *others[1:])
-            if self.keep_outputs and which == "val":
-                every.append(outputs)
-        if every:
-            self.outputs = torch.cat(every, 2)
         return meter.records()
 
     def _failures(self, losses: Tensor) -> list[str | None]:
