@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from dissensus.show import AnyPanel, Image, Matrix, Panel, Plot, Rule, Series, Text
 from dissensus.show import draw as draw
-from dissensus.show import estimates as estimates
 from dissensus.show import histogram as histogram
 from dissensus.show import save as save
 from reproductions.statistics import mean_interval
@@ -27,6 +28,42 @@ __all__ = [
     "histogram",
     "save",
 ]
+
+
+class Estimated(Protocol):
+    """A mean with its interval, from so many ``runs``."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def runs(self) -> int: ...
+
+
+def estimates(
+    name: str,
+    x: Sequence[float] | Sequence[str],
+    values: Sequence[Estimated],
+    style: int | str = 0,
+    kind: Literal["line", "points", "bars"] = "line",
+    *,
+    limits: tuple[float, float] = (-np.inf, np.inf),
+    **options: Any,
+) -> Series:
+    """The means of ``values`` with their intervals, cut off at ``limits``.
+
+    There are no intervals if one of the values comes from a single run.
+    """
+    low: list[float] | None = None
+    high: list[float] | None = None
+    if all(value.runs > 1 for value in values):
+        low = [max(value.low, limits[0]) for value in values]
+        high = [min(value.high, limits[1]) for value in values]
+    means = [value.mean for value in values]
+    return Series(name, x, means, style, kind, low=low, high=high, **options)
 
 
 def curve_series(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.robustness import parse
-from dissensus.show import Panel, Plot, Series, estimates
+from dissensus.show import Panel, Plot, Series
 from dissensus.training import History
 from reproductions import regime
 from reproductions.adp import ensembles, measurements
@@ -35,6 +35,7 @@ from reproductions.adp.published import effects, gains, published_row
 from reproductions.adp.settings import RESNET20, WEAK_PROTOCOL
 from reproductions.adp.white_box import WITHSTANDS, KeepsHalf, brief
 from reproductions.cells import ImageData, load_images, seed_cells, seeds_of
+from reproductions.figures import estimates
 from reproductions.old.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
 from reproductions.old.comparisons import decide
 from reproductions.old.per_image import ImageValues, InTheseRuns, PerImage, images_interval

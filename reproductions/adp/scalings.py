@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dissensus.show import Panel, Plot, Rule, estimates
+from dissensus.show import Panel, Plot, Rule
 from reproductions.adp.accuracy import (
     GRADIENT,
     MoreRight,
@@ -27,6 +27,7 @@ from reproductions.adp.published import (
 )
 from reproductions.adp.settings import WEAK_PROTOCOL
 from reproductions.adp.white_box import mean_accuracies
+from reproductions.figures import estimates
 from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from reproductions.old.comparisons import (
     LargerInAll,

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from dissensus.scores import pds_sum
-from dissensus.show import Image, Panel, Plot, estimates
+from dissensus.show import Image, Panel, Plot
 from reproductions.cells import make_cell
+from reproductions.figures import estimates
 from reproductions.ldr.contenders import FASHION, SMOKE, STUDY, contender_title
 from reproductions.ldr.data import load_data
 from reproductions.ldr.measurements import outputs_of

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dissensus.show import Panel, Plot, Rule, Series, estimates
+from dissensus.show import Panel, Plot, Rule, Series
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
+from reproductions.figures import estimates
 from reproductions.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from reproductions.ldr.records import (
     accuracy,

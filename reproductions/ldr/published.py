@@ -15,8 +15,9 @@ from torch import Tensor
 
 from dissensus.decomposition import optimal_offsets
 from dissensus.diagnostics import diagnose
-from dissensus.show import Panel, Plot, estimates
+from dissensus.show import Panel, Plot
 from reproductions.cells import Variants, seed_study
+from reproductions.figures import estimates
 from reproductions.ldr.contenders import CPU, PAPER, SMOKE
 from reproductions.ldr.data import Split, load_data
 from reproductions.ldr.measurements import measure, outputs_of, soups

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dissensus.show import Series, estimates
+from dissensus.show import Series
+from reproductions.figures import estimates
 from reproductions.old.base import CANNOT, Finding, Record, Table, join_cases
 from reproductions.old.statistics import (
     Effect,

@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from dissensus.show import (
     Series,
     Text,
     draw,
-    estimates,
     histogram,
     save,
 )
@@ -27,13 +25,6 @@ from dissensus.show.detection import divergent_plot, histogram_plot, roc_plot
 from dissensus.show.plot import plot_json
 
 METHODS = ["ADP", "LDR"]
-
-
-class Estimate(NamedTuple):
-    mean: float
-    low: float
-    high: float
-    runs: int
 
 
 def every_kind() -> Plot:
@@ -117,13 +108,6 @@ def test_the_page_gets_the_same_numbers() -> None:
     (steps,) = panels[5]["series"]
     assert (len(steps["x"]), steps["y"]) == (3, [0.66667, 0.33333])
     assert (panels[7]["kind"], panels[7]["values"]) == ("Matrix", [[None, 0.5], [0.25, 1.0]])
-
-
-def test_estimates_have_intervals_where_there_are_several_runs() -> None:
-    several, single = Estimate(0.5, -0.2, 1.4, 3), Estimate(0.4, -np.inf, np.inf, 1)
-    series = estimates("ADP", [0.0, 1.0], [several, several], 2, limits=(0.0, 1.0))
-    assert (series.y, series.low, series.high) == ([0.5, 0.5], [0.0, 0.0], [1.0, 1.0])
-    assert estimates("ADP", [0.0, 1.0], [several, single]).low is None
 
 
 def study_of(**sets: tuple[float, float, int]) -> Study:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Rule,
         Series,
         Text,
-        estimates,
         histogram,
     )
     from dissensus.show.renderer import draw, save
@@ -34,7 +33,6 @@ __all__ = [
     "Series",
     "Text",
     "draw",
-    "estimates",
     "histogram",
     "save",
 ]

@@ -21,7 +21,7 @@ one group for each name; ``horizontal=True`` turns the panel, with the names on 
 ... ]
 >>> plot = Plot([Panel("", "AUROC", bars, horizontal=True, y_range=(0.5, 1.0))])
 
-:func:`estimates` makes a series of means with intervals, :func:`histogram` one of values.
+:func:`histogram` makes a series of values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -187,42 +187,6 @@ class Plot:
             return -(-count // self.columns), self.columns
         rows = -(-count // 3)
         return rows, -(-count // rows)
-
-
-class Estimated(Protocol):
-    """A mean with its interval, from so many ``runs``."""
-
-    @property
-    def mean(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def runs(self) -> int: ...
-
-
-def estimates(
-    name: str,
-    x: Sequence[float] | Sequence[str],
-    values: Sequence[Estimated],
-    style: int | str = 0,
-    kind: Literal["line", "points", "bars"] = "line",
-    *,
-    limits: tuple[float, float] = (-np.inf, np.inf),
-    **options: Any,
-) -> Series:
-    """The means of ``values`` with their intervals, cut off at ``limits``.
-
-    There are no intervals if one of the values comes from a single run.
-    """
-    low: list[float] | None = None
-    high: list[float] | None = None
-    if all(value.runs > 1 for value in values):
-        low = [max(value.low, limits[0]) for value in values]
-        high = [min(value.high, limits[1]) for value in values]
-    means = [value.mean for value in values]
-    return Series(name, x, means, style, kind, low=low, high=high, **options)
 
 
 def histogram(
