@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.robustness import attack
-from dissensus.robustness.adaptive import SMOOTH, member_weights
-from dissensus.robustness.autoattack import is_installed
-from dissensus.robustness.square import Square, _bumps
+from dissensus.robustness.adaptive import member_weights
+from dissensus.robustness.square import Square
 from dissensus.scores import SCORES
 
 from .conftest import Problem
@@ -62,14 +61,6 @@ def test_a_disguise_lowers_the_score_of_what_it_breaks(problem: Problem) -> None
         assert float(values[1].mean()) < float(values[0].mean())
 
 
-@pytest.mark.parametrize("score", SMOOTH)
-def test_every_smooth_score_has_a_gradient(score: str) -> None:
-    logits = torch.randn(3, 4, 6, requires_grad=True)
-    (gradient,) = torch.autograd.grad(SCORES[score](logits).sum(), logits)
-    assert bool(gradient.isfinite().all())
-    assert float(gradient.abs().max()) > 0
-
-
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_square_climbs_and_counts_its_queries(problem: Problem, norm: str) -> None:
     eps = 0.2 if norm == "linf" else 1.5
@@ -96,16 +87,7 @@ def test_the_share_of_a_square_falls_by_the_papers_schedule() -> None:
     assert values == [1, 1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]
 
 
-def test_the_pattern_in_l2_is_two_opposite_bumps() -> None:
-    for shape in ((4, 4), (5, 5), (1, 6), (1, 1), (3, 7)):
-        bumps = _bumps(*shape)
-        assert tuple(bumps.shape) == shape
-        assert float(bumps.norm()) == pytest.approx(1.0)
-    assert bool((_bumps(4, 4)[:2] > 0).all())
-    assert bool((_bumps(4, 4)[2:] < 0).all())
-
-
-@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("classes", [2, 5])
 def test_autoattack_on_few_classes(classes: int) -> None:
     pytest.importorskip("pyautoattack")
     ens = ds.Ensemble(lambda: nn.Linear(6, classes), members=2).eval()
@@ -137,7 +119,6 @@ def test_without_the_package_the_error_says_what_to_install(
     monkeypatch.setattr("dissensus.robustness.autoattack.is_installed", lambda: False)
     with pytest.raises(ValueError, match=r"pip install 'dissensus\[robustness\]'"):
         attack(problem.ens, problem.x[:4], problem.y[:4], "autoattack", progress=False)
-    assert isinstance(is_installed(), bool)
 
 
 def test_noise_is_random_corners(problem: Problem) -> None:

@@ -20,25 +20,6 @@ def data() -> tuple[Tensor, Tensor]:
     return x, (3 * x[:, 0]).long()
 
 
-def test_a_batch_and_its_twin() -> None:
-    ens = made().train()
-    x, y = data()
-    generator = torch.Generator().manual_seed(0)
-    batches = AdversarialBatches(ens, "pgd:steps=3")
-    both, labels = batches(x, y, generator)
-    assert torch.equal(both[:96], x)
-    assert torch.equal(labels, torch.cat([y, y]))
-    moved = (both[96:] - x).abs().amax(1)
-    assert 0.01 <= float(moved.max()) <= 0.05
-    assert ens.training
-    assert all(p.requires_grad and p.grad is None for p in ens.parameters())
-    # ε is drawn anew for each batch, within its limits.
-    sizes = [float((batches(x, y, generator)[0][96:] - x).abs().max()) for _ in range(20)]
-    assert len({round(size, 4) for size in sizes}) > 10
-    assert 0.009 < min(sizes) < 0.02
-    assert 0.04 < max(sizes) < 0.0501
-
-
 @pytest.mark.parametrize(
     ("how", "eps", "limits"),
     [
@@ -56,8 +37,13 @@ def test_what_the_size_is_drawn_from(
     batches = AdversarialBatches(ens, how, eps=eps)
     assert batches.eps == limits
     generator = torch.Generator().manual_seed(0)
-    sizes = [float((batches(x, y, generator)[0][96:] - x).abs().max()) for _ in range(5)]
+    pairs = [batches(x, y, generator) for _ in range(20)]
+    assert all(torch.equal(both[:96], x) for both, _ in pairs)
+    assert all(torch.equal(labels, torch.cat([y, y])) for _, labels in pairs)
+    sizes = [float((both[96:] - x).abs().max()) for both, _ in pairs]
     assert limits[0] - 1e-6 <= min(sizes) <= max(sizes) <= limits[1] + 1e-6
+    # ε is drawn anew for each batch, from the whole of its limits.
+    assert max(sizes) - min(sizes) >= 0.7 * (limits[1] - limits[0]) - 1e-6
 
 
 def test_the_twin_is_the_attack_on_the_ensemble_as_it_is() -> None:
@@ -69,28 +55,12 @@ def test_the_twin_is_the_attack_on_the_ensemble_as_it_is() -> None:
     torch.testing.assert_close(both[96:][right], found.adversarial[right])
 
 
-@pytest.mark.parametrize("execution", ["stacked", "looped"])
-@pytest.mark.parametrize(
-    "objective", ["independent", "adp", "ldr:strength=0.1", "learner_dropout/joint"]
-)
-def test_fit_takes_it_with_any_objective(execution: str, objective: str) -> None:
-    ens = made(execution)
-    if objective == "adp":
-        ens = ds.Ensemble(make_factory("mlp", (6,), 4, hidden=(16,)), 3, execution=execution)
+@pytest.mark.parametrize("objective", ["ldr:strength=0.1", "learner_dropout/joint"])
+def test_fit_takes_it_with_any_objective(objective: str) -> None:
+    ens = made()
     batches = AdversarialBatches(ens, "fgsm")
     history = ds.fit(ens, data(), objective, augment=batches, epochs=2, progress=False)
     assert len(history.epochs) == 2
-
-
-def test_executions_agree_and_unlike_members_work() -> None:
-    weights = []
-    for execution in ("stacked", "looped"):
-        ens = made(execution)
-        ds.fit(ens, data(), augment=AdversarialBatches(ens, "fgsm"), epochs=2, progress=False)
-        weights.append(next(ens.parameters()).detach())
-    torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-3)
-    unlike = ds.Ensemble.from_members([nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 3), nn.ReLU())])
-    ds.fit(unlike, data(), augment=AdversarialBatches(unlike), epochs=1, progress=False)
 
 
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -124,14 +94,6 @@ def test_statistics_of_batches_are_the_trainings_alone() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_an_augmentation_comes_first() -> None:
-    ens = made()
-    x, y = data()
-    batches = AdversarialBatches(ens, "fgsm", augment=lambda x, generator: x.flip(1))
-    both, _ = batches(x, y, torch.Generator())
-    assert torch.equal(both[:96], x.flip(1))
-
-
 def test_it_makes_an_ensemble_more_robust() -> None:
     digits = ds.data.load("digits", seed=0)
     left = []
@@ -147,7 +109,7 @@ def test_it_makes_an_ensemble_more_robust() -> None:
 
 def test_mistakes() -> None:
     ens = made()
-    with pytest.raises(ValueError, match="needs an untargeted gradient attack, got square"):
+    with pytest.raises(ValueError, match="an untargeted gradient attack, got square"):
         AdversarialBatches(ens, "square")
     with pytest.raises(ValueError, match="0 < low ≤ high"):
         AdversarialBatches(ens, eps=(0.2, 0.1))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dissensus as ds
-from dissensus.robustness import ATTACKS, Outcome, attack, parse, spec
+from dissensus.robustness import ATTACKS, Outcome, attack, parse
 
 from .conftest import Problem
 
@@ -111,23 +111,14 @@ def test_double_precision(problem: Problem, text: str) -> None:
 @pytest.mark.parametrize("text", CASES.values())
 def test_a_regression_is_refused(text: str) -> None:
     ens = ds.Ensemble(lambda: nn.Linear(4, 1), members=2, combine="mean")
-    with pytest.raises(ValueError, match=r"predicts values \(combine='mean', regression\)"):
+    with pytest.raises(ValueError, match=r"predicts values \(combine='mean'\)"):
         attack(ens, torch.rand(3, 4), torch.zeros(3, dtype=torch.long), text, progress=False)
-
-
-@pytest.mark.parametrize("combine", ["probability", "score"])
-@pytest.mark.parametrize("text", ["pgd:eps=0.15,steps=5", "reweighted:eps=0.15,steps=5"])
-def test_flat_inputs_and_both_combinations(text: str, combine: str) -> None:
-    ens = ds.Ensemble(lambda: nn.Linear(6, 3), members=3, combine=combine)
-    x = torch.rand(32, 6)
-    found = attack(ens, x, ens.predict(x).argmax(1), text, progress=False)
-    assert found.accuracy < 1
 
 
 def test_a_spec_comes_back() -> None:
     for text in EVERY:
         chosen = parse(text)
-        assert parse(spec(chosen)) == chosen
+        assert parse(chosen.spec()) == chosen
         assert parse(text.partition(":")[0]) == type(chosen)()
 
 
@@ -136,23 +127,17 @@ def test_a_spec_comes_back() -> None:
     [
         ("pdg:eps=0.1", "there is no attack 'pdg'; did you mean 'pgd'?"),
         ("pgd:esp=0.1", "pgd has no setting 'esp'; did you mean 'eps'?"),
-        ("pgd:eps", "pgd: expected key=value, got 'eps'"),
-        ("pgd:eps=a", "pgd: eps must be a number, got 'a'"),
-        ("pgd:steps=2.5", "pgd: steps must be an integer, got '2.5'"),
         ("pgd:eps=0", "PGD: eps must be a finite number greater than 0, got 0.0"),
-        ("pgd:eps=0.1,eps=0.2", "pgd: 'eps' is given twice"),
         ("pgd:steps=0", "PGD: steps must be an integer of at least 1, got 0"),
         ("pgd:norm=l1", "PGD: norm must be one of linf, l2, got 'l1'"),
         ("pgd:loss=kl", "PGD: loss must be one of ce, margin, dlr, got 'kl'"),
-        ("pgd:random=yes", "pgd: random must be true or false, got 'yes'"),
         ("pgd:schedule=step", "PGD: schedule must be one of constant, linear, cosine, got 'step'"),
         ("bim:of=everyone", "BIM: of must be one of ensemble, members, got 'everyone'"),
         ("reweighted:loss=margin", "reweighted has no setting 'loss'"),
         ("disguised:of=members", "disguised has no setting 'of'"),
         ("jsma:variant=original,direction=up", "variant=original only lowers entries"),
         ("ead:rule=l0", "EAD: rule must be one of en, l1, l2, got 'l0'"),
-        ("disguised:score=unique", "score=unique counts classes and has no gradient"),
-        ("disguised:score=nothing", "Disguised: score must be one of pds"),
+        ("disguised:score=unique", "Disguised: score must be one of pds"),
     ],
 )
 def test_mistakes_are_told(text: str, sentence: str) -> None:

@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import dissensus as ds
-from dissensus.detection import proportion
 from dissensus.robustness import (
     Protocol,
     Robustness,
@@ -20,7 +18,6 @@ from dissensus.robustness import (
     parse,
     standard,
 )
-from dissensus.robustness.checks import Row, order_flags
 
 from .conftest import Problem
 from .networks import NoSlope, Ripple, behind, quantised, scaled
@@ -53,6 +50,8 @@ def test_the_headline_is_the_worst_case_for_each_example(
     (worst,) = ordinary.worst
     assert (worst.norm, worst.eps) == ("linf", 0.1)
     assert torch.equal(worst.broken, broken)
+    assert ordinary.flags == ()
+    assert "No sign of masked gradients was found" in ordinary.report()
 
 
 def test_budgets_are_kept_apart(trained: Problem) -> None:
@@ -76,11 +75,6 @@ def test_budgets_are_kept_apart(trained: Problem) -> None:
     assert bool((loose.broken | ~tight.broken).all())
 
 
-def test_an_ordinary_model_raises_no_flag(ordinary: Robustness) -> None:
-    assert ordinary.flags == ()
-    assert "No sign of masked gradients was found" in ordinary.report()
-
-
 @pytest.mark.parametrize(
     ("hide", "expected"),
     [
@@ -98,8 +92,6 @@ def test_masked_gradients_are_found(trained: Problem, hide: object, expected: se
     assert "Do not trust these numbers yet" in text
     row = next(line for line in text.splitlines() if line.startswith("pgd:eps=0.2"))
     assert row.endswith(f"{found.rows[0].outcome.zero_share:.0%}")
-    assert "of the gradients of pgd:eps=0.2,steps=20 are exactly 0" in text
-    assert "which uses no gradients of the model, breaks" in text
 
 
 def test_rounding_that_hides_gradients_is_found(trained: Problem) -> None:
@@ -120,7 +112,6 @@ def test_a_single_step_that_beats_many_is_found(trained: Problem) -> None:
     x, y = trained.x, trained.y
     found = evaluate(behind(trained.ens, Ripple()), x, y, texts, checks=False, progress=False)
     assert "one step" in names(found)
-    assert "One step along the gradient breaks" in found.report()
     healthy = evaluate(trained.ens, x, y, texts, checks=False, progress=False)
     assert names(healthy) == set()
 
@@ -129,7 +120,6 @@ def test_gradients_that_are_no_numbers_are_found(trained: Problem) -> None:
     masked = behind(trained.ens, NoSlope())
     found = evaluate(masked, trained.x[:20], trained.y[:20], ["bim:eps=0.2"], progress=False)
     assert "NaN gradients" in names(found)
-    assert "gradients that are not finite" in found.report()
     assert found.accuracy == found.clean_accuracy
 
 
@@ -140,11 +130,6 @@ def test_attacks_that_have_not_converged_are_found(trained: Problem) -> None:
         *trained, ["pgd:eps=0.15,steps=2,step=0.1,restarts=2"], checks=False, progress=False
     )
     assert "more restarts" in names(lucky)
-    assert "The last of the 2 restarts" in lucky.report()
-
-
-def test_flags_need_more_than_an_example(ordinary: Robustness) -> None:
-    assert order_flags([Row(row.outcome) for row in ordinary.rows]) == []
 
 
 def test_transfer_from_a_surrogate(trained: Problem) -> None:
@@ -182,11 +167,6 @@ def test_curves(trained: Problem, ordinary: Robustness) -> None:
     eps = by_over[pgd, "eps"]
     assert eps.values == (0.05, 0.2)
     assert eps.accuracy[0] > restarts.accuracy[-1] > eps.accuracy[1]
-
-
-def test_an_attack_that_never_stops_early_has_no_curve_over_steps(trained: Problem) -> None:
-    texts = ["disguised:eps=0.2,steps=5", "bim:eps=0.2,early=false"]
-    assert evaluate(*trained, texts, checks=False, progress=False).curves == ()
 
 
 def test_a_curve_over_eps_never_rises(trained: Problem) -> None:
@@ -230,6 +210,7 @@ def test_protocols_and_attacks_are_joined(trained: Problem) -> None:
     found = evaluate(*trained, ["fgsm:eps=0.1", "bim:eps=0.1"], **options)  # type: ignore[arg-type]
     specs = [row.outcome.attack.spec() for row in found.rows]
     assert specs == ["fgsm:eps=0.1", "noise:eps=0.1", "bim:eps=0.1"]
+    assert "95% interval" in found.report()
     assert found.label == "two quick ones; attacks as asked for"
     assert found.to_dict()["protocol"] == "mine + own"
 
@@ -272,25 +253,12 @@ def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'dissensus[robustness]'" in standard(0.1).notes[0]
 
 
-def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissensus.robustness.attacks.is_installed", lambda: False)
-    short = standard(0.1, steps=10, restarts=1)
-    found = evaluate(
-        trained.ens, trained.x[:20], trained.y[:20], protocol=short, checks=False, progress=False
-    )
-    assert len(found.rows) == 10
-    assert "AutoAttack was left out" in found.report()
-    assert "95% interval" in found.report()
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "give attacks="),
-        ({"attacks": ["fgsm"], "protocol": "standard"}, r"such as robustness.standard\(0.1\)"),
-        ({"protocol": "standard"}, "protocol must be a Protocol, .* got 'standard'"),
-        ({"attacks": []}, "at least one attack, got none"),
-        ({"protocol": Protocol("empty", "none", ())}, "at least one attack, got none"),
+        ({}, "evaluate needs attacks="),
+        ({"protocol": "standard"}, "protocol must be one such as .* got 'standard'"),
+        ({"protocol": Protocol("empty", "none", ())}, "evaluate needs attacks="),
         ({"attacks": ["fgsm", "fgsm:eps=0.1"]}, "given twice"),
         ({"attacks": ["fsgm"]}, "did you mean 'fgsm'"),
     ],
@@ -298,17 +266,3 @@ def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> N
 def test_mistakes(trained: Problem, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         evaluate(*trained, **options, progress=False)  # type: ignore[arg-type]
-
-
-def test_wilsons_interval() -> None:
-    """Newcombe 1998, Table I: 81 of 263 and 15 of 148."""
-    for count, total, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
-        found = proportion(count, total)
-        assert (round(found.low, 4), round(found.high, 4)) == (low, high)
-    assert (proportion(5, 5).high, proportion(0, 5).low) == (1.0, 0.0)
-
-
-def test_one_attack_alone_may_be_a_string(trained: Problem) -> None:
-    found = evaluate(*trained, "fgsm:eps=0.1", checks=False, progress=False)  # type: ignore[arg-type]
-    assert found.accuracy.value == found.rows[0].outcome.accuracy.value
-    assert isinstance(found.rows[0].outcome.accuracy, ds.detection.Estimate)

@@ -29,21 +29,6 @@ def test_it_equals_a_loop_over_pairs(problem: Problem, targeted: bool, how: str)
     assert own > others if targeted else own < others
 
 
-def test_one_attack_a_member(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    module = sys.modules["dissensus.robustness.transfer"]
-    real, calls = module.run, []  # type: ignore[attr-defined]
-
-    def counted(*arguments: object, **options: object) -> object:
-        calls.append(options["members"])
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(module, "run", counted)
-    transfer(*problem, ATTACK, progress=False)
-    assert calls == [[0], [1], [2]]
-
-
 def test_to_another_ensemble(problem: Problem) -> None:
     ens, x, y = problem
     pair = ens.select([2, 0]).eval()

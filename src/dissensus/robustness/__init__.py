@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
 from dissensus.robustness.adversarial_training import AdversarialBatches, adversary
-from dissensus.robustness.attacks import ATTACKS, Protocol, joined, paper, parse, spec, standard
+from dissensus.robustness.attacks import ATTACKS, Protocol, joined, paper, parse, standard
 from dissensus.robustness.autoattack import AutoAttack
 from dissensus.robustness.base import Attack
-from dissensus.robustness.checks import Flag, Row
+from dissensus.robustness.checks import AttackRow, Flag
 from dissensus.robustness.detection import AdversarialDetection, detect
 from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.evaluation import Curve, Robustness, Worst, curve_over_eps, evaluate
@@ -37,6 +37,7 @@ __all__ = [
     "AdversarialDetection",
     "Attack",
     "AttackError",
+    "AttackRow",
     "AutoAttack",
     "CarliniWagner",
     "Curve",
@@ -47,7 +48,6 @@ __all__ = [
     "Protocol",
     "Reweighted",
     "Robustness",
-    "Row",
     "Square",
     "Worst",
     "adversary",
@@ -59,7 +59,6 @@ __all__ = [
     "joined",
     "paper",
     "parse",
-    "spec",
     "standard",
     "transfer",
     "transfer_between",

@@ -9,16 +9,13 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.robustness.base import Case, Journal, Victim
-from dissensus.robustness.gradient import GradientAttack, Plan, loss_and_gradient
+from dissensus.robustness.gradient import GradientAttack, Walk, loss_and_gradient
 from dissensus.robustness.losses import Goal, margin, rival
 from dissensus.scores import SCORES
 from dissensus.tools.specs import check_choice, number
 
-#: Scores that have no gradient, as they only look at predicted classes.
-COUNTS = ("unique", "disagreement")
-
-#: Scores that a gradient attack can hide from.
-SMOOTH = [name for name in SCORES if name not in (*COUNTS, "variance")]
+#: Scores that a gradient attack can hide from; those left out only count predicted classes.
+SMOOTH = [name for name in SCORES if name not in ("unique", "disagreement", "variance")]
 
 
 def member_weights(gaps: Tensor, temperature: float) -> Tensor:
@@ -60,8 +57,8 @@ class Reweighted(GradientAttack):
     temperature: float = number(4.0, above=0)
     early: bool = True
 
-    def plan(self) -> Plan:
-        return Plan(self.steps, self.step, self.schedule, True, self.restarts, self.early)
+    def plan(self) -> Walk:
+        return Walk(self.steps, self.step, self.schedule, True, self.restarts, self.early)
 
     def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         by_member = log_softmax(logits, -1)
@@ -95,16 +92,11 @@ class Disguised(GradientAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score in COUNTS:
-            raise ValueError(
-                f"Disguised: score={self.score} counts classes and has no gradient to follow; use "
-                f"one of {', '.join(SMOOTH)}"
-            )
         check_choice("Disguised", "score", self.score, SMOOTH)
 
-    def plan(self) -> Plan:
+    def plan(self) -> Walk:
         length = self.step or 2.5 / self.steps
-        return Plan(self.steps, length, self.schedule, self.random, early=False)
+        return Walk(self.steps, length, self.schedule, self.random, early=False)
 
     def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         gap = margin(log_probs, goal)

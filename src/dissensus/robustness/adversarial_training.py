@@ -87,10 +87,7 @@ def adversary(attack: str | Attack) -> tuple[GradientAttack, tuple[float, float]
         attack, limits = _split_eps(attack)
     chosen = parse(attack)
     if not isinstance(chosen, GradientAttack) or chosen.targeted:
-        raise ValueError(
-            f"adversarial training needs an untargeted gradient attack, got {chosen.spec()}; "
-            "use fgsm or pgd"
-        )
+        raise ValueError(f"train against an untargeted gradient attack, got {chosen.spec()}")
     # All steps for all examples: the model is to be right beyond its boundary too.
     chosen = all_steps(chosen)
     return chosen, limits or (chosen.eps, chosen.eps)

@@ -1,7 +1,7 @@
 """Attacks by name, attacks from strings, and protocols: lists of attacks that belong together.
 
->>> parse("pgd:eps=0.1,steps=10").steps
-10
+>>> parse("pgd:eps=0.2,restarts=5").spec()
+'pgd:eps=0.2,restarts=5'
 >>> parse("pgd:esp=0.1")
 Traceback (most recent call last):
 ...
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
-from dissensus.robustness.autoattack import AutoAttack, is_installed
+from dissensus.robustness.autoattack import MISSING, AutoAttack, is_installed
 from dissensus.robustness.base import NORMS, Attack
 from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.square import Noise, Square
+from dissensus.tools.guards import describe
 from dissensus.tools.specs import check_choice, parse_spec
 
 #: Every attack by the name that ``parse`` and the command line know it by.
@@ -43,20 +44,9 @@ def parse(text: str | Attack) -> Attack:
     if isinstance(text, Attack):
         return text
     if not isinstance(text, str):
-        raise ValueError(
-            f"an attack is a string such as 'pgd:eps=0.1' or an Attack, got {type(text).__name__}"
-        )
+        raise ValueError(f"an attack is a string such as 'pgd:eps=0.1', got {describe(text)}")
     attack: Attack = parse_spec(text, ATTACKS, "attack")
     return attack
-
-
-def spec(attack: Attack) -> str:
-    """The string that :func:`parse` turns back into ``attack``; most defaults are left out.
-
-    >>> spec(PGD(eps=0.2, restarts=5))
-    'pgd:eps=0.2,restarts=5'
-    """
-    return attack.spec()
 
 
 # ---- protocols ----------------------------------------------------------------------------------
@@ -139,10 +129,7 @@ def paper(like: str = "mnist") -> Protocol:
         "paper",
         f"the adp paper's attacks as for {like}: historical, weak",
         tuple(parse(text) for text in texts),
-        (
-            "These attacks are the paper's, and weak: ten steps of ε/10 cannot cross the ball. The "
-            "protocol `standard` gives the honest number.",
-        ),
+        ("These attacks are the paper's, and weak; the protocol `standard` is the honest one.",),
     )
 
 
@@ -170,10 +157,7 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
     if is_installed():
         texts.append(f"autoattack:{ball},steps={steps},queries={50 * steps}")
     else:
-        notes = (
-            "AutoAttack was left out, as pyautoattack is not installed: pip install "
-            "'dissensus[robustness]'.",
-        )
+        notes = (f"AutoAttack was left out: {MISSING}.",)
     label = f"standard: {norm}, ε = {eps:g}, PGD of {steps} steps and {restarts} restarts"
     return Protocol("standard", label, tuple(parse(text) for text in texts), notes)
 
@@ -183,21 +167,15 @@ def choose_protocol(attacks: Sequence[str | Attack] | None, protocol: Protocol |
     protocols = []
     if protocol is not None:
         if not isinstance(protocol, Protocol):
-            raise ValueError(
-                "protocol must be a Protocol, such as robustness.standard(0.1) or "
-                f"robustness.paper('mnist'), got {protocol!r}"
-            )
+            raise ValueError(f"protocol must be one such as standard(0.1), got {protocol!r}")
         protocols.append(protocol)
     if attacks is not None:
-        if isinstance(attacks, str | Attack):
-            attacks = [attacks]
-        parsed = tuple(parse(attack) for attack in attacks)
-        if len({attack.spec() for attack in parsed}) < len(parsed):
+        attacks = [attacks] if isinstance(attacks, str | Attack) else attacks
+        own = tuple(parse(attack) for attack in attacks)
+        if len({attack.spec() for attack in own}) < len(own):
             raise ValueError("an attack is given twice; leave one out")
-        protocols.append(Protocol("own", "attacks as asked for", parsed))
-    if not protocols:
-        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol=robustness.standard(0.1)")
+        protocols.append(Protocol("own", "attacks as asked for", own))
     chosen = joined(protocols)
     if not chosen.attacks:
-        raise ValueError("attacks must name at least one attack, got none")
+        raise ValueError("evaluate needs attacks=['pgd:eps=0.1', …] or protocol=standard(0.1)")
     return chosen

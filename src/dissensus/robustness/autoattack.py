@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from dissensus.robustness.base import Attack, Case, Journal, Victim
 from dissensus.tools.specs import number
 
+MISSING = "pyautoattack is not installed, pip install 'dissensus[robustness]'"
+
 
 def is_installed() -> bool:
     """Whether ``pyautoattack`` can be imported."""
@@ -39,7 +41,10 @@ class AutoAttack(Attack):
     queries: int = number(5000, low=1)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
-        package = _package()
+        if not is_installed():
+            raise ValueError(f"the attack autoattack is not there: {MISSING}")
+        import pyautoattack
+
         shape = case.x.shape
         # The package computes in float32 whatever it is given; the model keeps its own precision.
         x = case.x.float()
@@ -52,7 +57,7 @@ class AutoAttack(Attack):
         if classes < 4:
             settings = {"version": "custom", "attacks": ["apgd-ce", "fab", "square"]}
         with _restore_process(x.device):
-            attack = package.AutoAttack(
+            attack = pyautoattack.AutoAttack(
                 model, eps=self.eps, norm=norm, seed=case.seed, device=x.device, **settings
             )
             attack.square.n_queries = self.queries
@@ -78,17 +83,6 @@ class _Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         (victim,) = self.held
         return victim.log_probs(x.reshape(len(x), *self.shape).to(victim.dtype)).float()
-
-
-def _package() -> Any:
-    if not is_installed():
-        raise ValueError(
-            "the attack autoattack needs pyautoattack, which is not installed: pip install "
-            "'dissensus[robustness]'"
-        )
-    import pyautoattack
-
-    return pyautoattack
 
 
 @contextmanager

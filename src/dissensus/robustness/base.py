@@ -22,6 +22,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
+from dissensus.tools.guards import describe
 from dissensus.tools.modules import eval_mode
 from dissensus.tools.specs import check_choice, check_numbers, spec_of
 
@@ -87,7 +88,7 @@ class Journal:
             self._tick(first + share * size)
 
 
-class Batch:
+class Unbroken:
     """The examples that an attack still works on; the others have left with their result."""
 
     def __init__(self, case: Case, journal: Journal) -> None:
@@ -191,14 +192,10 @@ class Victim:
 
     def __init__(self, ens: Ensemble, members: Sequence[int] | None = None) -> None:
         if not isinstance(ens, Ensemble):
-            raise ValueError(
-                f"an attack needs a dissensus.Ensemble, got {type(ens).__name__}; wrap one network "
-                "with Ensemble.from_members([network])"
-            )
+            raise ValueError(f"an attack needs an Ensemble, got {describe(ens)}; wrap it in one")
         if ens.combine == "mean":
             raise ValueError(
-                "attacks change a predicted class, and this ensemble predicts values "
-                "(combine='mean', regression); they need combine='probability' or 'score'"
+                "attacks change a class; this ensemble predicts values (combine='mean')"
             )
         self.ens = ens
         self.members = None if members is None else [int(member) for member in members]

@@ -35,7 +35,7 @@ class Flag(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class AttackRow:
     """One line of an evaluation: an attack and what it did; ``source`` names a surrogate."""
 
     outcome: Outcome
@@ -48,25 +48,14 @@ class Row:
         return spec if self.source is None else f"{spec} on {self.source}, transferred"
 
     @property
-    def iterative(self) -> bool:
-        """Whether it follows this ensemble's gradients for more than one step."""
-        return self._white_box and not isinstance(self.outcome.attack, FGSM)
-
-    @property
-    def one_step(self) -> bool:
-        """Whether it is one step along this ensemble's gradient."""
-        return self._white_box and isinstance(self.outcome.attack, FGSM)
-
-    @property
-    def gradient_free(self) -> bool:
-        """Whether this ensemble's gradients were not used at all."""
-        return self.source is not None or isinstance(self.outcome.attack, Square | Noise)
-
-    @property
-    def _white_box(self) -> bool:
+    def kind(self) -> str:
+        """``iterative`` or ``one step`` along this ensemble's gradients, or ``gradient-free``."""
         attack = self.outcome.attack
-        gradients = isinstance(attack, GradientAttack) and not attack.targeted
-        return self.source is None and gradients
+        if self.source is not None or isinstance(attack, Square | Noise):
+            return "gradient-free"
+        if not isinstance(attack, GradientAttack) or attack.targeted:
+            return ""
+        return "one step" if isinstance(attack, FGSM) else "iterative"
 
 
 def _exceeds(count: int, examples: int, share: float = TOLERATED_SHARE) -> bool:
@@ -74,84 +63,77 @@ def _exceeds(count: int, examples: int, share: float = TOLERATED_SHARE) -> bool:
     return count > max(1, share * examples)
 
 
-def order_flags(rows: Sequence[Row]) -> list[Flag]:
+def order_flags(rows: Sequence[AttackRow]) -> list[Flag]:
     """Flags from the outcomes alone: compared with each other, and each by itself."""
     return [*_strength_flags(rows), *_gradient_flags(rows), *_convergence_flags(rows)]
 
 
-def _strength_flags(rows: Sequence[Row]) -> Iterator[Flag]:
+def _strength_flags(rows: Sequence[AttackRow]) -> Iterator[Flag]:
     """Iterative attacks that lose to a single step, or to attacks without gradients."""
     for budget in dict.fromkeys(row.outcome.attack.budget() for row in rows):
         same = [row for row in rows if row.outcome.attack.budget() == budget]
-        iterative = [row for row in same if row.iterative]
+        iterative = [row.outcome.broken for row in same if row.kind == "iterative"]
         if budget is None or not iterative:
             continue
-        norm, eps = budget
-        by_gradient = torch.stack([row.outcome.broken for row in iterative]).any(0)
+        by_gradient = torch.stack(iterative).any(0)
         for row in same:
             missed = int((row.outcome.broken & ~by_gradient).sum())
-            if not (row.one_step or row.gradient_free) or not _exceeds(missed, len(by_gradient)):
-                continue
-            if row.one_step:
-                name, what = "one step", "One step along the gradient"
-            else:
-                name, what = "gradient-free", f"{row.label}, which uses no gradients of the model,"
-            yield Flag(
-                name,
-                f"{what} breaks {missed} of {len(by_gradient)} examples that no iterative "
-                f"gradient attack breaks ({norm}, ε = {eps:g}): gradients are masked, or the "
-                "iterative attacks have too few steps.",
-            )
+            if row.kind in ("one step", "gradient-free") and _exceeds(missed, len(by_gradient)):
+                yield Flag(
+                    row.kind,
+                    f"{row.label} ({row.kind}) breaks {missed} of {len(by_gradient)} examples that "
+                    "no iterative gradient attack breaks: gradients are masked, or it has too few "
+                    "steps.",
+                )
 
 
-def _gradient_flags(rows: Sequence[Row]) -> Iterator[Flag]:
+def _gradient_flags(rows: Sequence[AttackRow]) -> Iterator[Flag]:
     for row in rows:
-        bad = int(row.outcome.nan_gradients.sum())
+        bad, zero = int(row.outcome.nan_gradients.sum()), row.outcome.zero_share
         if bad:
             yield Flag(
                 "NaN gradients",
-                f"{row.label} met {bad} gradients that are not finite and could not follow "
-                "them: its accuracy means nothing. Look for an overflow in the model.",
+                f"{row.label} met {bad} gradients that are not finite, so its accuracy means "
+                "nothing: look for an overflow in the model.",
             )
-        if row.outcome.zero_share > MAX_ZERO_SHARE:
+        if zero > MAX_ZERO_SHARE:
             yield Flag(
                 "zero gradients",
-                f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
-                "so that it stood still: the loss is saturated or the model is flat. Trust the "
-                "margin loss, float64 and Square instead.",
+                f"{zero:.0%} of the gradients of {row.label} are exactly 0: the loss is saturated "
+                "or the model is flat. Trust the margin loss, float64 and Square instead.",
             )
 
 
-def _convergence_flags(rows: Sequence[Row]) -> Iterator[Flag]:
+def _convergence_flags(rows: Sequence[AttackRow]) -> Iterator[Flag]:
     """Attacks that would go on breaking examples with more steps or restarts."""
     for row in rows:
         attack, outcome = row.outcome.attack, row.outcome
         if row.source is not None or not isinstance(attack, GradientAttack):
             continue
         plan = attack.plan()
-        late = (outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)
+        late = int(((outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)).sum())
+        last = int((outcome.restart == plan.restarts - 1).sum())
         if (
             plan.early
             and plan.steps >= 10
-            and _exceeds(int(late.sum()), len(outcome), 2 * TOLERATED_SHARE)
+            and _exceeds(late, len(outcome), share=2 * TOLERATED_SHARE)
         ):
             yield Flag(
                 "more steps",
-                f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
-                "tenth of its steps: it has not converged, use more of them.",
+                f"{row.label} broke {late} of {len(outcome)} examples in the last tenth of its "
+                "steps: use more of them.",
             )
-        last = outcome.restart == plan.restarts - 1
-        if plan.restarts > 1 and _exceeds(int(last.sum()), len(outcome)):
+        if plan.restarts > 1 and _exceeds(last, len(outcome)):
             yield Flag(
                 "more restarts",
-                f"The last of the {plan.restarts} restarts of {row.label} still broke "
-                f"{int(last.sum())} of {len(outcome)} examples: use more of them.",
+                f"{row.label} broke {last} of {len(outcome)} examples in the last of its "
+                f"{plan.restarts} restarts: use more of them.",
             )
 
 
-def strongest_attack(rows: Sequence[Row]) -> GradientAttack:
+def strongest_attack(rows: Sequence[AttackRow]) -> GradientAttack:
     """The iterative gradient attack that left the least accuracy; plain PGD if there is none."""
-    iterative = [row.outcome for row in rows if row.iterative]
+    iterative = [row.outcome for row in rows if row.kind == "iterative"]
     if not iterative:
         budget = rows[0].outcome.attack.budget()
         return PGD() if budget is None else PGD(norm=budget[0], eps=budget[1])
@@ -165,7 +147,7 @@ def probe_flags(
     x: Tensor,
     y: Tensor,
     probe: GradientAttack,
-    rows: Sequence[Row],
+    rows: Sequence[AttackRow],
     batch_size: int,
     seed: int,
 ) -> Iterator[Flag]:
@@ -179,9 +161,8 @@ def probe_flags(
     if _exceeds(resisting, len(outcome), MAX_RESISTING):
         yield Flag(
             "large ε",
-            f"At ε = {eps:.3g} ({probe.norm}), where every input can be made plain grey, "
-            f"{resisting} of {len(outcome)} examples still resist {large.spec()}: the attack "
-            "fails, not the inputs. Gradients are masked or it has too few steps.",
+            f"{resisting} of {len(outcome)} examples resist {large.spec()}, whose ε can make every "
+            "input plain grey: gradients are masked, or it has too few steps.",
         )
     broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
     if not broken or next(ens.parameters()).dtype == torch.float64:
@@ -190,8 +171,8 @@ def probe_flags(
     try:
         outcome = run(exact, x.double(), y, probe, batch_size, seed)
     except RuntimeError as error:  # a layer that makes float32 of its own
-        text = f"The model does not run in float64 ({error}), so that rounding was not checked."
-        yield Flag("float64", " ".join(text.split()))
+        words = " ".join(str(error).split())
+        yield Flag("float64", f"Rounding was not checked, the model fails in float64 ({words}).")
         return
     more = int(outcome.broken.sum()) - int(broken[0][:PROBE_EXAMPLES].sum())
     if _exceeds(more, len(outcome), 2 * TOLERATED_SHARE):

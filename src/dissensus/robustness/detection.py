@@ -40,15 +40,11 @@ class AdversarialDetection(Tabular):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each score: AUROC with its interval, under the plain attack and adaptive."""
-        rows = []
-        for name, plain in self.plain.items():
-            row: dict[str, Any] = {"score": name}
-            for kind, detection in (("plain", plain), ("adaptive", self.adaptive.get(name))):
-                for end in ("value", "low", "high"):
-                    column = f"{kind}_auroc" if end == "value" else f"{kind}_auroc_{end}"
-                    row[column] = None if detection is None else getattr(detection.auroc, end)
-            rows.append(row)
-        return rows
+        return [
+            {"score": name, **_columns("plain", plain)}
+            | _columns("adaptive", self.adaptive.get(name))
+            for name, plain in self.plain.items()
+        ]
 
     def headline(self) -> str:
         """The attack, and how many inputs there are of each kind."""
@@ -72,6 +68,12 @@ class AdversarialDetection(Tabular):
             "adaptive": numbers(self.adaptive),
             "adaptive_adversarial": dict(self.adaptive_adversarial),
         }
+
+
+def _columns(kind: str, detection: Detection | None) -> dict[str, float | None]:
+    auroc = None if detection is None else detection.auroc
+    names = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{kind}_auroc{end}": getattr(auroc, name, None) for end, name in names.items()}
 
 
 def detect(
@@ -116,10 +118,7 @@ def detect(
         outcome = run(ens, x, y, attack, batch_size, seed, tick)
         fooled = outcome.moved
         if not bool(fooled.any()):
-            raise ValueError(
-                f"{attack.spec()} broke none of {len(outcome)} examples, so that there is nothing "
-                "to detect; raise its ε"
-            )
+            raise ValueError(f"{attack.spec()} broke none of {len(outcome)} examples; raise its ε")
         after = member_logits(ens, outcome.adversarial[fooled], batch_size).cpu()
         pairs = {
             name: (clean[name], values) for name, values in score_all(after, list(names)).items()

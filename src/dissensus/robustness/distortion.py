@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim
+from dissensus.robustness.base import Attack, Case, Journal, Unbroken, Victim
 from dissensus.robustness.gradient import loss_and_gradient
 from dissensus.robustness.losses import Goal, ce, margin
 from dissensus.tools.specs import check_choice, number
@@ -220,14 +220,11 @@ class JSMA(Attack):
         check_choice("JSMA", "variant", self.variant, VARIANTS)
         check_choice("JSMA", "direction", self.direction, DIRECTIONS)
         if self.variant == "original" and self.direction != "down":
-            raise ValueError(
-                f"JSMA: variant=original only lowers entries, got direction={self.direction}; use "
-                "variant=fixed"
-            )
+            raise ValueError("JSMA: variant=original only lowers entries; use variant=fixed")
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         changes = int(self.gamma * case.x[0].numel() + 1e-9)
-        batch, at = Batch(case, journal), case.x
+        batch, at = Unbroken(case, journal), case.x
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
             return ce(log_probs, batch.case.goal)

@@ -16,7 +16,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.measures import Estimate, proportion
 from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
-from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest_attack
+from dissensus.robustness.checks import AttackRow, Flag, order_flags, probe_flags, strongest_attack
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
@@ -68,7 +68,7 @@ class Robustness(Tabular):
     """
 
     label: str
-    rows: tuple[Row, ...]
+    rows: tuple[AttackRow, ...]
     curves: tuple[Curve, ...]
     flags: tuple[Flag, ...]
     notes: tuple[str, ...]
@@ -99,9 +99,9 @@ class Robustness(Tabular):
     @property
     def worst(self) -> tuple[Worst, ...]:
         """The worst case for each norm and ε among the attacks, smallest ε first."""
-        budgets = {row.outcome.attack.budget() for row in self.rows} - {None}
+        budgets = {budget for row in self.rows if (budget := row.outcome.attack.budget())}
         cases = []
-        for norm, eps in sorted(budget for budget in budgets if budget is not None):
+        for norm, eps in sorted(budgets):
             broken = torch.stack([row.outcome.within(norm, eps) for row in self.rows]).any(0)
             accuracy = proportion(int((~broken).sum()), self.examples)
             cases.append(Worst(norm, eps, accuracy, broken))
@@ -147,22 +147,19 @@ class Robustness(Tabular):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each attack: accuracy, its interval, and success rate."""
-        rows = []
-        for line in self.rows:
-            outcome, accuracy = line.outcome, line.outcome.accuracy
-            rows.append(
-                {
-                    "attack": outcome.attack.spec(),
-                    "source": line.source,
-                    "accuracy": accuracy.value,
-                    "success_rate": outcome.success_rate.value,
-                    "examples": len(outcome),
-                    "seconds": round(outcome.seconds, 3),
-                    "accuracy_low": accuracy.low,
-                    "accuracy_high": accuracy.high,
-                }
-            )
-        return rows
+        return [
+            {
+                "attack": row.outcome.attack.spec(),
+                "source": row.source,
+                "accuracy": row.outcome.accuracy.value,
+                "success_rate": row.outcome.success_rate.value,
+                "examples": len(row.outcome),
+                "seconds": round(row.outcome.seconds, 3),
+                "accuracy_low": row.outcome.accuracy.low,
+                "accuracy_high": row.outcome.accuracy.high,
+            }
+            for row in self.rows
+        ]
 
     def headline(self) -> str:
         """Worst-case and clean accuracy, and the number of signs not to trust them."""
@@ -174,21 +171,13 @@ class Robustness(Tabular):
 
     def report(self) -> str:
         """The table, the worst case, and signs that the numbers cannot be trusted, as text."""
-        lines = [
-            f"{self.examples} examples, white-box on the whole ensemble, inputs in [0, 1]",
-            f"Attacks: {self.label}",
-            "",
-            *_table(self),
-            "",
-            *_headline(self),
-            "",
-        ]
+        doubts = ["No sign of masked gradients was found. That is no proof of their absence."]
         if self.flags:
-            lines += ["Do not trust these numbers yet:"]
-            lines += [f"- {flag.name}: {flag.text}" for flag in self.flags]
-        else:
-            lines += ["No sign of masked gradients was found. That is no proof of their absence."]
-        return "\n".join([*lines, *self.notes])
+            doubts = ["Do not trust these numbers yet:"]
+            doubts += [f"- {flag.name}: {flag.text}" for flag in self.flags]
+        head = f"{self.examples} examples, white-box on the whole ensemble, inputs in [0, 1]"
+        lines = [head, f"Attacks: {self.label}", "", *_table(self), "", *_worst_cases(self), ""]
+        return "\n".join([*lines, *doubts, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON record."""
@@ -214,50 +203,40 @@ def _numbers(value: Estimate) -> dict[str, float]:
     return {"accuracy": value.value, "low": value.low, "high": value.high}
 
 
-# ---- the table and its headline -----------------------------------------------------------------
+# ---- the report ---------------------------------------------------------------------------------
 
 _HEADINGS = ("attack", "accuracy", "95% interval", "L∞", "L2", "L1", "L0", "∇ = 0")
 
 
 def _table(result: Robustness) -> list[str]:
-    clean = ("none", *_accuracy(result.clean_accuracy), "", "", "", "", "")
-    rows = [_HEADINGS, clean, *(_cells(row) for row in result.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    lines.append(
-        "Distances are means over the examples that the attack broke; ∇ = 0 is the share of "
-        "gradients that were exactly 0."
-    )
-    return lines
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    distortions = [row.outcome.distortion(norm) for norm in ("linf", "l2", "l1", "l0")]
-    written = ["–" if value is None else f"{value:.3g}" for value in distortions]
-    zeros = f"{row.outcome.zero_share:.0%}" if int(row.outcome.gradients.sum()) else "–"
-    return (row.label, *_accuracy(row.outcome.accuracy), *written, zeros)
+    rows = [_HEADINGS, ("none", *_accuracy(result.clean_accuracy), *[""] * 5)]
+    for line in result.rows:
+        outcome = line.outcome
+        sizes = [outcome.distortion(norm) for norm in ("linf", "l2", "l1", "l0")]
+        cells = ["–" if size is None else f"{size:.3g}" for size in sizes]
+        zeros = f"{outcome.zero_share:.0%}" if int(outcome.gradients.sum()) else "–"
+        rows.append((line.label, *_accuracy(outcome.accuracy), *cells, zeros))
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip() for row in rows
+    ] + ["Distances are means over broken examples; ∇ = 0 is the share of gradients exactly 0."]
 
 
 def _accuracy(value: Estimate) -> tuple[str, str]:
     return f"{value.value:.1%}", f"{value.low:.1%} to {value.high:.1%}"
 
 
-def _headline(result: Robustness) -> list[str]:
+def _worst_cases(result: Robustness) -> list[str]:
     cases = {
         f"Worst case for each example, {worst.norm} ε = {worst.eps:g}": worst.accuracy
         for worst in result.worst
     }
     if len(cases) != 1 or any(row.outcome.attack.budget() is None for row in result.rows):
         cases["Worst case over all attacks, whatever their size"] = result.accuracy
-    lines = []
-    for case, estimate in cases.items():
-        accuracy, interval = _accuracy(estimate)
-        lines.append(f"{case}: {accuracy} (95% interval {interval})")
-    return lines
+    return [
+        "{}: {} (95% interval {})".format(case, *_accuracy(estimate))
+        for case, estimate in cases.items()
+    ]
 
 
 # ---- evaluation ---------------------------------------------------------------------------------
@@ -299,12 +278,12 @@ def evaluate(
         rows = []
         for attack in chosen.attacks:
             tick = bar.begin(attack.spec())
-            rows.append(Row(run(ens, x, y, attack, batch_size, seed, tick)))
+            rows.append(AttackRow(run(ens, x, y, attack, batch_size, seed, tick)))
         probe = strongest_attack(rows)
         for name, surrogate in surrogates.items():
             tick = bar.begin(f"transfer from {name}")
             outcome = attack_by_transfer(ens, surrogate, x, y, probe, batch_size, seed, tick)
-            rows.append(Row(outcome, source=name))
+            rows.append(AttackRow(outcome, source=name))
         curves = [each for row in rows for each in _progress_curves(row)]
         if len(curve):
             curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, bar.begin))
@@ -350,7 +329,7 @@ def curve_over_eps(
     return Curve(base.spec(), budget[0], "eps", sizes, tuple(accuracy[eps] for eps in sizes))
 
 
-def _progress_curves(row: Row) -> list[Curve]:
+def _progress_curves(row: AttackRow) -> list[Curve]:
     """Accuracy by steps of the first walk, and by restarts, from the outcome alone: no new runs."""
     outcome, attack = row.outcome, row.outcome.attack
     if row.source is not None or not isinstance(attack, GradientAttack) or attack.targeted:

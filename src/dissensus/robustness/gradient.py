@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim, ball, with_restarts
+from dissensus.robustness.base import Attack, Case, Journal, Unbroken, Victim, ball, with_restarts
 from dissensus.robustness.losses import LOSSES, Goal
 from dissensus.tools.specs import check_choice, number
 
@@ -27,8 +27,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The steps of an attack: how many, how long (in units of ε), from where, how often."""
+class Walk:
+    """The walk of an attack: how many steps, how long (in units of ε), from where, how often."""
 
     steps: int
     step: float
@@ -58,7 +58,7 @@ class GradientAttack(Attack):
         check_choice(type(self).__name__, "schedule", self.plan().schedule, list(SCHEDULES))
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> Walk:
         """The steps to make."""
 
     @abstractmethod
@@ -72,10 +72,10 @@ class GradientAttack(Attack):
         )
 
     def _walk(
-        self, victim: Victim, case: Case, journal: Journal, plan: Plan, restart: int
+        self, victim: Victim, case: Case, journal: Journal, plan: Walk, restart: int
     ) -> tuple[Tensor, Tensor]:
         """One walk: where it ended, and which examples are known to be broken there."""
-        batch = Batch(case, journal)
+        batch = Unbroken(case, journal)
         at, momentum = self._start(case, plan, restart), torch.zeros_like(case.x)
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
@@ -103,13 +103,13 @@ class GradientAttack(Attack):
             batch.leave(done, at, plan.steps, restart)
         return batch.points, batch.broken
 
-    def _start(self, case: Case, plan: Plan, restart: int) -> Tensor:
+    def _start(self, case: Case, plan: Walk, restart: int) -> Tensor:
         if not plan.random:
             return case.x
         noise = ball(case.seed, case.rows, (restart,), case.x, self.norm)
         return (case.x + self.eps * noise).clamp(0, 1)
 
-    def _step(self, x: Tensor, at: Tensor, gradient: Tensor, plan: Plan, step: int) -> Tensor:
+    def _step(self, x: Tensor, at: Tensor, gradient: Tensor, plan: Walk, step: int) -> Tensor:
         length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
         moved = at + length * unit_step(gradient, self.norm)
         return project(moved, x, self.eps, self.norm)
@@ -161,7 +161,7 @@ def _unit_l1(gradient: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LossAttack(GradientAttack):
-    """What FGSM, BIM, PGD and MIM share; they differ in their :class:`Plan`.
+    """What FGSM, BIM, PGD and MIM share; they differ in their :class:`Walk`.
 
     They climb ``loss`` (of ``losses.LOSSES``) of the ensemble's own prediction, or with
     ``of="members"`` the sum of the members' losses.
@@ -189,8 +189,8 @@ class LossAttack(GradientAttack):
 class FGSM(LossAttack):
     """One step of length ε along the gradient (Goodfellow, Shlens and Szegedy 2015)."""
 
-    def plan(self) -> Plan:
-        return Plan(steps=1, step=1.0, early=False)
+    def plan(self) -> Walk:
+        return Walk(steps=1, step=1.0, early=False)
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class BIM(LossAttack):
     step: float | None = number(None, above=0)
     early: bool = True
 
-    def plan(self) -> Plan:
-        return Plan(self.steps, self.step or 1 / self.steps, early=self.early)
+    def plan(self) -> Walk:
+        return Walk(self.steps, self.step or 1 / self.steps, early=self.early)
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,9 @@ class PGD(LossAttack):
     restarts: int = number(1, low=1)
     early: bool = True
 
-    def plan(self) -> Plan:
+    def plan(self) -> Walk:
         length = self.step or 2.5 / self.steps
-        return Plan(self.steps, length, self.schedule, self.random, self.restarts, self.early)
+        return Walk(self.steps, length, self.schedule, self.random, self.restarts, self.early)
 
 
 @dataclass(frozen=True)
@@ -240,6 +240,6 @@ class MIM(LossAttack):
     decay: float = number(1.0, low=0)
     early: bool = True
 
-    def plan(self) -> Plan:
+    def plan(self) -> Walk:
         length = self.step or 1 / self.steps
-        return Plan(self.steps, length, early=self.early, momentum=self.decay)
+        return Walk(self.steps, length, early=self.early, momentum=self.decay)

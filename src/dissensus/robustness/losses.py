@@ -83,10 +83,7 @@ def dlr(log_probs: Tensor, goal: Goal) -> Tensor:
     """
     needed = 3 if goal.targets is None else 4
     if log_probs.shape[-1] < needed:
-        raise ValueError(
-            f"the dlr loss needs at least {needed} classes here, got {log_probs.shape[-1]}; use "
-            "loss=margin"
-        )
+        raise ValueError(f"loss=dlr needs {needed} classes, got {log_probs.shape[-1]}; use margin")
     top = log_probs.topk(needed, -1).values
     tiny = torch.finfo(log_probs.dtype).tiny
     if goal.targets is None:

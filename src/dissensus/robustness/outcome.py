@@ -16,8 +16,9 @@ from dissensus.outputs import check_labels
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform
 from dissensus.robustness.losses import Goal
-from dissensus.tools.guards import check_finite
+from dissensus.tools.guards import check_finite, describe
 from dissensus.tools.progress import ProgressBar
+from dissensus.tools.specs import check_integer
 from dissensus.tools.tabular import Tabular
 
 
@@ -184,12 +185,10 @@ def run(
 ) -> Outcome:
     """:func:`attack` without a progress bar; ``tick`` gets the share that is done."""
     victim = Victim(ens, members)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
+    check_integer("batch_size", batch_size)
     check_inputs(x)
     if not isinstance(y, Tensor) or y.is_floating_point():
-        got = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"y must be integer class labels [batch], got {got}")
+        raise ValueError(f"y must be integer class labels [batch], got {describe(y)}")
     started, home = time.perf_counter(), x.device
     with frozen(ens):
         x, y = x.detach().to(ens.device, victim.dtype).clone(), y.to(ens.device).clone()
@@ -208,7 +207,9 @@ def run(
             adversarial[rows] = points
         after = log_probs.clone()
         after[open_rows] = _predict(victim, adversarial[open_rows], batch_size).to(after.dtype)
-        _check_finite_outputs(after)
+        bad = int(after.isnan().any(-1).sum())
+        if bad:
+            raise AttackError(f"the ensemble predicts NaN for {bad} of {len(x)} changed inputs")
         moved = distances(x, adversarial)
     return Outcome(
         chosen,
@@ -254,18 +255,14 @@ def draw_targets(y: Tensor, classes: int, seed: int) -> Tensor:
 
 def check_inputs(x: Tensor) -> None:
     """Raise unless ``x`` are finite inputs ``[batch, …]`` in [0, 1]."""
-    if not isinstance(x, Tensor) or x.ndim < 2 or not len(x):
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x must be a tensor [batch, …] of at least one example, got {got}")
-    if not x.is_floating_point():
-        raise ValueError(f"x must be floating point in [0, 1], got {x.dtype}; pass x.float() / 255")
+    if not isinstance(x, Tensor) or x.ndim < 2 or not len(x) or not x.is_floating_point():
+        raise ValueError(f"x must be floating point [batch, …] in [0, 1], got {describe(x)}")
     check_finite(x, name="x")
     low, high = float(x.min()), float(x.max())
     if low < 0 or high > 1:
         raise ValueError(
-            f"attacks live in [0, 1], got inputs from {low:.4g} to {high:.4g}; scale them "
-            "to it and normalise inside the model (`normalize=(mean, std)` of models.make_factory, "
-            "`--normalize` on the command line)"
+            f"attacks live in [0, 1], got inputs from {low:.4g} to {high:.4g}; scale them, and "
+            "normalise inside the model (--normalize)"
         )
 
 
@@ -274,9 +271,7 @@ def _targets(
 ) -> Tensor | None:
     if not chosen.wants_targets:
         if targets is not None:
-            raise ValueError(
-                f"{chosen.spec()} is untargeted, but targets were given; add targeted=true to it"
-            )
+            raise ValueError(f"{chosen.spec()} is untargeted; for targets add targeted=true")
         return None
     if targets is None:
         return draw_targets(y.long(), classes, seed)
@@ -293,25 +288,13 @@ def _check_result(chosen: Attack, x: Tensor, points: Tensor) -> None:
     name = chosen.spec()
     if points.shape != x.shape:
         raise AttackError(f"{name} returned {tuple(points.shape)} for {tuple(x.shape)}")
-    if not bool(points.isfinite().all()):
-        bad = int((~points.isfinite()).flatten(1).any(1).sum())
+    bad = int((~points.isfinite()).flatten(1).any(1).sum())
+    if bad:
         raise AttackError(f"{name} returned NaN or infinite values for {bad} of {len(x)} examples")
     low, high = float(points.min()), float(points.max())
     if low < -1e-6 or high > 1 + 1e-6:
         raise AttackError(f"{name} left [0, 1]: its results go from {low:.6g} to {high:.6g}")
-    budget = chosen.budget()
-    if budget is None:
-        return
-    norm, eps = budget
+    norm, eps = chosen.budget() or ("linf", 1.0)
     far = float(distances(x, points)[norm].max())
     if far > eps * (1 + 1e-5) + 1e-6:
         raise AttackError(f"{name} moved an example by {far:.6g} in {norm}, its ε is {eps:g}")
-
-
-def _check_finite_outputs(log_probs: Tensor) -> None:
-    bad = int(log_probs.isnan().any(-1).sum())
-    if bad:
-        raise AttackError(
-            f"the ensemble predicts NaN for {bad} of {len(log_probs)} changed inputs; a prediction "
-            "that is not a number is neither right nor wrong. Find the layer that overflows"
-        )

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dissensus.robustness.base import (
     Attack,
-    Batch,
     Case,
     Journal,
+    Unbroken,
     Victim,
     ball,
     uniform,
@@ -36,7 +36,7 @@ class Noise(Attack):
     targeted: bool = False
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
-        batch = Batch(case, journal)
+        batch = Unbroken(case, journal)
         for turn in range(self.tries):
             case = batch.case
             points = ball(case.seed, case.rows, (turn,), case.x, self.norm)
@@ -87,7 +87,7 @@ class Square(Attack):
     def _walk(
         self, victim: Victim, case: Case, journal: Journal, restart: int, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
-        batch = Batch(case, journal)
+        batch = Unbroken(case, journal)
         at, best = case.x, torch.full((len(case),), -math.inf, device=case.x.device)
         for query in range(self.queries):
             case = batch.case

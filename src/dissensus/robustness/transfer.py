@@ -42,17 +42,13 @@ def transfer(
     All steps of an attack are made, even where a member is fooled early: points just across one
     member's boundary would not tell how far an attack carries.
     """
-    chosen, targets = _prepare(ens, x, y, attack, targeted, seed)
     receiver = ens if to is None else to
-    rows = []
-    with ProgressBar("attacks", ens.members, show=progress, delay=2.0) as bar:
-        for member in range(ens.members):
-            tick = bar.begin(f"{chosen.spec()} on member {member}")
-            outcome = run(
-                ens, x, y, chosen, batch_size, seed, tick, members=[member], targets=targets
-            )
-            rows.append(_evaluate_receiver(receiver, outcome.adversarial, y, targets, batch_size))
-    return torch.stack(rows)
+    sources = {f"member {member}": (ens, [member]) for member in range(ens.members)}
+
+    def receive(changed: Tensor) -> Tensor:
+        return member_logits(receiver, changed, batch_size)
+
+    return _matrix(sources, receive, x, y, attack, targeted, batch_size, seed, progress)
 
 
 def transfer_between(
@@ -70,49 +66,48 @@ def transfer_between(
     named = ensembles if isinstance(ensembles, Mapping) else dict(enumerate(ensembles))
     if not named:
         raise ValueError("transfer_between needs at least one ensemble, got none")
-    matrix = torch.zeros(len(named), len(named), dtype=torch.float64)
-    chosen, targets = _prepare(next(iter(named.values())), x, y, attack, targeted, seed)
-    with ProgressBar("attacks", len(named), show=progress, delay=2.0) as bar:
-        for i, (name, source) in enumerate(named.items()):
-            tick = bar.begin(f"{chosen.spec()} on {name}")
-            outcome = run(source, x, y, chosen, batch_size, seed, tick, targets=targets)
-            for j, receiver in enumerate(named.values()):
-                matrix[i, j] = _evaluate_receiver(
-                    receiver, outcome.adversarial, y, targets, batch_size, whole=True
-                )
-    return matrix
+    sources = {str(name): (ens, None) for name, ens in named.items()}
+
+    def receive(changed: Tensor) -> Tensor:
+        each = [
+            Victim(ens).combined(member_logits(ens, changed, batch_size)).cpu()
+            for ens in named.values()
+        ]
+        return torch.stack(each)
+
+    return _matrix(sources, receive, x, y, attack, targeted, batch_size, seed, progress)
 
 
-def _prepare(
-    ens: Ensemble, x: Tensor, y: Tensor, attack: str | Attack, targeted: bool, seed: int
-) -> tuple[Attack, Tensor | None]:
-    """The attack with all its steps, and the targets that every source shares."""
+def _matrix(
+    sources: Mapping[str, tuple[Ensemble, list[int] | None]],
+    receive: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    attack: str | Attack,
+    targeted: bool,
+    batch_size: int,
+    seed: int,
+    progress: bool,
+) -> Tensor:
+    """For each source how every output ``[receivers, batch, classes]`` of ``receive`` does."""
     chosen = all_steps(parse(attack))
     if targeted:
         if not hasattr(chosen, "targeted"):
             raise ValueError(f"{chosen.spec()} cannot be targeted; use pgd or mim")
         chosen = replace(chosen, targeted=True)  # type: ignore[call-arg]
-    if not chosen.wants_targets:
-        return chosen, None
-    classes = member_logits(ens, x[:1], batch_size=1).shape[-1]
-    return chosen, draw_targets(y.long(), classes, seed)
-
-
-def _evaluate_receiver(
-    receiver: Ensemble,
-    x: Tensor,
-    y: Tensor,
-    targets: Tensor | None,
-    batch_size: int,
-    *,
-    whole: bool = False,
-) -> Tensor:
-    """Accuracy, or how often the target is predicted: of each member, or of the whole."""
-    wanted = (y if targets is None else targets).to(receiver.device)
-    outputs = member_logits(receiver, x, batch_size)
-    if whole:
-        outputs = Victim(receiver).combined(outputs)
-    return (outputs.argmax(-1) == wanted).double().mean(-1).cpu()
+    wanted, targets = y.cpu(), None
+    if chosen.wants_targets:
+        wanted = targets = draw_targets(y.long(), receive(x[:1]).shape[-1], seed).cpu()
+    rows = []
+    with ProgressBar("attacks", len(sources), show=progress, delay=2.0) as bar:
+        for name, (ens, members) in sources.items():
+            tick = bar.begin(f"{chosen.spec()} on {name}")
+            outcome = run(
+                ens, x, y, chosen, batch_size, seed, tick, members=members, targets=targets
+            )
+            predicted = receive(outcome.adversarial).argmax(-1).cpu()
+            rows.append((predicted == wanted).double().mean(-1))
+    return torch.stack(rows)
 
 
 def attack_by_transfer(
