@@ -268,10 +268,7 @@ def _as_scores(scores: Tensor | NDArray[Any], name: str) -> Floats:
         raise ValueError(f"{name} must hold at least one score, got none; check how it was split")
     bad = int((~np.isfinite(array)).sum())
     if bad:
-        raise ValueError(
-            f"{name} must be finite, got {bad} NaN or infinite of {array.size} scores; find the "
-            "examples that produced them before going on"
-        )
+        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite of {array.size} scores")
     return array
 
 

@@ -111,7 +111,7 @@ def test_protocols_can_be_combined(
         (["--attacks", "fgsm", "--split", "tset"], "digits has no split 'tset'"),
         (["--attacks", "fgsm", "--eps", "0.1"], "--eps and --norm are those of --standard"),
         (["--attacks", "fgsm", "--save", "zip"], "--save must be npz or safetensors, got 'zip'"),
-        (["--attacks", "fgsm", "--curve", "a,b"], "--curve must be values of ε above 0"),
+        (["--attacks", "fgsm", "--curve", "a,b"], "--curve must be ε above 0"),
         (["--standard", "--norm", "l7"], "standard: norm must be one of linf, l2, got 'l7'"),
     ],
 )

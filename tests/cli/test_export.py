@@ -216,7 +216,7 @@ def test_mistakes(
 
 def test_bytes_are_for_images(mistake: Callable[..., str], flats_run: Path, tmp_path: Path) -> None:
     told = mistake("export", flats_run, "--out", tmp_path / "a.pt2", "--bytes")
-    assert "bytes are for images; one example of flats.csv has the shape (8,)" in told
+    assert "bytes are for images, got examples (8,)" in told
 
 
 def test_a_run_of_python_knows_no_data(mistake: Callable[..., str], tmp_path: Path) -> None:

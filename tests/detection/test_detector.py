@@ -317,24 +317,27 @@ BAD_SCORES: Calls = [
 BAD_FITS: Calls = [
     (lambda: Detector(ENS).is_ood(X), r"no threshold yet; call \.fit\(val\) first"),
     (lambda: Detector(ENS).save("x"), r"no threshold yet; call \.fit\(val\) first"),
-    (lambda: Detector(ENS, "vim").score(X), r"not fitted to training data yet; call \.fit\(val"),
+    (lambda: Detector(ENS, "vim").score(X), r"not fitted yet; call \.fit\(val"),
     (lambda: Detector(ENS, "pds").fit(VAL, train=TRAIN), "train= is for a score of features"),
     (lambda: Detector(ENS, "mahalanobis").fit(VAL, train=TRAIN[0]), "mahalanobis needs labels"),
     (lambda: Detector(ENS, "vim").fit(VAL, train=[]), "nothing to fit to"),
     (lambda: Detector(lambda x: x[None], "knn").fit(VAL, train=TRAIN), "need an Ensemble"),
     (
         lambda: Detector(ENS, "vim", features=lambda x: x).fit(VAL, train=TRAIN),
-        "need the members' last linear layers",
+        "need penultimate features",
     ),
-    (lambda: Detector(ENS, "combined").fit(X[:9], train=TRAIN), "20 validation rows or more"),
+    (lambda: Detector(ENS, "combined").fit(X[:9], train=TRAIN), "needs 20 validation rows"),
 ]
 BAD_DATA: Calls = [
     (lambda: Detector(lambda x: x).fit(X), r"must be \[members, batch, outputs\], got \(30, 4\)"),
-    (lambda: Detector(lambda x: torch.zeros(5, 2, 3)).fit(X), "batch of 30, .*members come first"),
+    (
+        lambda: Detector(lambda x: torch.zeros(5, 2, 3)).fit(X),
+        r"must return \[members, 30, outputs\], got \(5, 2, 3\)",
+    ),
     (lambda: Detector(lambda x: x[None] / 0).fit(X), "must be finite, got 120 NaN or infinite"),
     (lambda: Detector(ENS).fit([]), "the data held no batches"),
     (lambda: Detector(ENS).fit(TensorDataset(X)), r"pass DataLoader\(data, "),
-    (lambda: Detector(ENS).fit(["text"]), r"a tuple \(x, y\) .* got a batch whose x is str"),
+    (lambda: Detector(ENS).fit(["text"]), r"a tensor, \(x, y\) or batches, got str"),
 ]
 
 

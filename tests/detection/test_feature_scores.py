@@ -272,8 +272,8 @@ def last_layers(make: object, **how: str) -> LastLayers:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ViM().fit(rows(9, 1)[:, :5], layers=layers()), "18 wide.* or 6 if members"),
-        (lambda: ViM().fit(rows(9, 1)), "need the members' last linear layers"),
+        (lambda: ViM().fit(rows(9, 1)[:, :5], layers=layers()), "18 wide, or 6 if shared"),
+        (lambda: ViM().fit(rows(9, 1)), "need penultimate features"),
         (
             lambda: ViM().fit(
                 rows(9, 1), layers=LastLayers(-layers().weight.abs(), layers(False).bias)

@@ -93,7 +93,7 @@ def test_a_run_that_died_before_its_config_says_what_to_do(
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit):
         main()
-    assert "it has no config.toml: a run that was stopped before" in capsys.readouterr().err
+    assert "begin anew with --data" in capsys.readouterr().err
     small = ["--data", "wine", "--epochs", "1", "--members", "2", "--quiet"]
     monkeypatch.setattr(sys, "argv", words + small)
     with pytest.raises(SystemExit) as stop:

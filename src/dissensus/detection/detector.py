@@ -204,8 +204,7 @@ class Detector:
     def _check_tunable(self) -> None:
         if self.outputs_score is None:
             raise ValueError(
-                f"{self.score_name} is a score of features, which tuning does not change; choose a "
-                "score of outputs, or 'combined'"
+                f"{self.score_name} is a score of features, which tuning does not change"
             )
         if self.space != "logits":
             raise ValueError(f"tuning needs members that return logits, not {self.space}")
@@ -279,8 +278,7 @@ class Detector:
         if isinstance(part, FeatureScore):
             if not part.is_fitted:
                 raise ValueError(
-                    f"{self.score_name} is not fitted to training data yet; call "
-                    ".fit(val, train=(x, y)) first"
+                    f"{self.score_name} is not fitted yet; call .fit(val, train=(x, y)) first"
                 )
             return forward.distance(part, self.features)
         outputs = forward.outputs(self.members, self.space)
@@ -289,8 +287,7 @@ class Detector:
         check_scale(part.name, self.space)
         if len(outputs) == 1 and part.name in SCORES_OF_DISAGREEMENT:
             raise ValueError(
-                f"{part.name} is constant for one member, so it detects nothing; choose a score "
-                "of one network, such as 'energy' or 'entropy'"
+                f"{part.name} is constant for one member; choose 'energy' or 'entropy'"
             )
         if part.name == "variance":
             return part(outputs)

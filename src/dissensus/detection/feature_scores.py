@@ -132,8 +132,7 @@ class LastLayers:
         wide = self.members * self.width
         if features.shape[1] not in (self.width, wide):
             raise ValueError(
-                f"features must be {wide} wide, the inputs of {self.members} last layers, or "
-                f"{self.width} if members share them, got {tuple(features.shape)}"
+                f"features must be {wide} wide, or {self.width} if shared, got {features.shape[1]}"
             )
 
     def parts(self, features: Tensor, member: int) -> Iterator[Tensor]:

@@ -59,8 +59,7 @@ class ForwardPass:
         check_outputs(outputs, finite=space != "log_probs")
         if outputs.shape[1] != len(self.x):
             raise ValueError(
-                f"ens must return [members, batch, outputs] with a batch of {len(self.x)}, got "
-                f"{tuple(outputs.shape)}; members come first"
+                f"ens must return [members, {len(self.x)}, outputs], got {tuple(outputs.shape)}"
             )
         return outputs
 
@@ -80,10 +79,7 @@ def forward_passes(
     ``(x, y)``.
     """
     if isinstance(data, Dataset):
-        raise ValueError(
-            f"data must come in batches, got the Dataset {type(data).__name__}; pass "
-            "DataLoader(data, batch_size=256)"
-        )
+        raise ValueError("data must come in batches, got a Dataset; pass DataLoader(data, 256)")
     whole = isinstance(data, Tensor) or (
         isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)
     )
@@ -91,10 +87,7 @@ def forward_passes(
         parts = batch if isinstance(batch, (tuple, list)) and batch else [batch]
         x, y = parts[0], parts[1] if len(parts) > 1 else None
         if not isinstance(x, Tensor) or x.ndim == 0:
-            raise ValueError(
-                "data must be a tensor [batch, …], a tuple (x, y) of tensors, or batches of them, "
-                f"got a batch whose x is {type(x).__name__}"
-            )
+            raise ValueError(f"data must be a tensor, (x, y) or batches, got {type(x).__name__}")
         for start in range(0, len(x), batch_size):
             own = slice(start, start + batch_size)
             part = x[own] if device is None else x[own].to(device)

@@ -29,10 +29,7 @@ class _LayerScore(FeatureScore):
 
     def _keep(self, features: Tensor, layers: LastLayers | None) -> LastLayers:
         if layers is None:
-            raise ValueError(
-                "vim and react need the members' last linear layers and the features that go into "
-                "them; leave features= (--features) out, or name 'penultimate'"
-            )
+            raise ValueError("vim and react need penultimate features; leave features= out")
         layers.check(features)
         self.weight, self.bias = layers.weight, layers.bias
         return layers
@@ -126,10 +123,8 @@ class ViM(_LayerScore):
         if not residuals > 0:
             raise ValueError("the training features are all the same point; vim needs real data")
         if not largest > 0:
-            mean = largest / len(features)
             raise ValueError(
-                f"vim needs logits that rise above 0, and the largest of member {member} are "
-                f"{mean:.3g} on average; train the members first"
+                f"vim needs logits that rise above 0, those of member {member} do not; train first"
             )
         return largest / residuals
 

@@ -34,10 +34,7 @@ class MemberFeatures:
 
     def __init__(self, ens: Ensemble, module: str = PENULTIMATE) -> None:
         if not isinstance(ens, Ensemble):
-            raise ValueError(
-                f"features of members need an Ensemble, got {type(ens).__name__}; pass features=, "
-                "a function from inputs to features [batch, width]"
-            )
+            raise ValueError(f"features need an Ensemble, got {type(ens).__name__}; pass features=")
         self.device, self.module = ens.device, module
         self.classifies = getattr(ens, "combine", None) != "mean"
         self.members = [ens.member(index).eval() for index in range(ens.members)]
@@ -66,10 +63,7 @@ class MemberFeatures:
         layers = [_last_linear(member) for member in self.members]
         runs = self._run(self.members, example)
         if not all(_gives(layer, *run) for layer, run in zip(layers, runs, strict=True)):
-            raise ValueError(
-                "the last linear layer of a member does not give its outputs, so vim and react "
-                "cannot be computed; end the network with that layer, or choose knn"
-            )
+            raise ValueError("the last linear layer of a member does not give its outputs; use knn")
         return LastLayers.of(layers)
 
     def _run(self, members: list[nn.Module], x: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -79,10 +73,7 @@ class MemberFeatures:
             outputs = [member(x.to(self.device)) for member in members]
         features, self._features = self._features, []
         if len(features) != len(members):
-            raise ValueError(
-                f"{self.module!r} ran {len(features)} times in {len(members)} members; name a "
-                "module that runs once"
-            )
+            raise ValueError(f"{self.module!r} ran {len(features)} times in {len(members)} members")
         return [(each.flatten(1), out) for each, out in zip(features, outputs, strict=True)]
 
     def _take_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:

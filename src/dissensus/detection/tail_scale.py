@@ -48,10 +48,7 @@ class TailScale:
         """The scale of validation scores ``[rows]``; ``name`` is the score's in errors."""
         check_finite(scores, name=name)
         if scores.ndim != 1 or len(scores) < _FEWEST:
-            raise ValueError(
-                f"a combination needs {_FEWEST} validation rows or more for the scale of {name}, "
-                f"got {tuple(scores.shape)}"
-            )
+            raise ValueError(f"a combination needs {_FEWEST} validation rows, got {len(scores)}")
         values = scores.detach().double().cpu().numpy()
         quantiles = np.quantile(values, _LEVELS)
         above = values[values > quantiles[-1]] - quantiles[-1]

@@ -175,10 +175,7 @@ def _check_equal(
                 size = float(expected[name].abs().max())
                 if not torch.allclose(expected[name], got[name], rtol=1e-3, atol=1e-4 * size):
                     off = float((expected[name] - got[name]).abs().max())
-                    raise ValueError(
-                        f"{what} is off by {off:.3g} in {name}; nothing was written: use another "
-                        "format"
-                    )
+                    raise ValueError(f"{what} is off by {off:.3g} in {name}; nothing was written")
 
 
 def _at_least_three(example: Tensor) -> Tensor:

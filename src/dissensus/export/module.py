@@ -227,10 +227,7 @@ def check_detector(detector: Detector, *, folder: bool = False) -> None:
 
 def _check_outputs_alone(detector: Detector, what: str) -> None:
     if detector.distances:
-        raise ValueError(
-            f"{what}: it needs features of the training data; choose a score of the members' "
-            "outputs, or write a folder (format='hub')"
-        )
+        raise ValueError(f"{what}: it needs features of training data; write a folder (hub)")
 
 
 def example_for(summary: DataSummary, *, pixels: bool = False) -> Tensor:
@@ -243,10 +240,7 @@ def example_for(summary: DataSummary, *, pixels: bool = False) -> Tensor:
     shape = (3, *summary.input_shape)
     if pixels:
         if len(summary.input_shape) < 2:
-            raise ValueError(
-                f"bytes are for images; one example of {summary.name} has the shape "
-                f"{tuple(summary.input_shape)}"
-            )
+            raise ValueError(f"bytes are for images, got examples {tuple(summary.input_shape)}")
         return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     statistics = summary.preprocessing
     if "encoder" in statistics:

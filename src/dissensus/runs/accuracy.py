@@ -184,10 +184,8 @@ def group_accuracies(
     (9, 0.5, {7: 1.0, 9: 0.5})
     """
     if predicted.shape != targets.shape or predicted.ndim != 1:
-        raise ValueError(
-            f"predicted and targets must be labels [batch], got {tuple(predicted.shape)} and "
-            f"{tuple(targets.shape)}"
-        )
+        shapes = f"{tuple(predicted.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"predicted and targets must be labels [batch], got {shapes}")
     _check_groups(groups, len(targets))
     return _worst_group((predicted == targets).double(), groups, bootstrap, seed)
 
@@ -211,10 +209,8 @@ def mean_estimate(values: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> Es
 
 def _check_groups(groups: Tensor, batch: int) -> None:
     if tuple(groups.shape) != (batch,) or groups.is_floating_point():
-        raise ValueError(
-            f"groups must be whole numbers [batch] = ({batch},), got {groups.dtype} "
-            f"{tuple(groups.shape)}"
-        )
+        got = f"{groups.dtype} {tuple(groups.shape)}"
+        raise ValueError(f"groups must be whole numbers [batch] = ({batch},), got {got}")
 
 
 def _by_group(correct: Tensor, groups: Tensor) -> dict[int, float]:

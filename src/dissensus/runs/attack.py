@@ -73,14 +73,9 @@ class AttackOptions:
         if not (self.attacks or self.standard or self.paper):
             raise ValueError("say how to attack: --standard, --paper or --attacks pgd:eps=0.1")
         if (self.eps is not None or self.norm != "linf") and not self.standard:
-            raise ValueError(
-                "--eps and --norm are those of --standard; write them into an attack: "
-                "--attacks pgd:eps=0.1,norm=l2"
-            )
+            raise ValueError("--eps and --norm are those of --standard; --attacks have their own")
         if not all(isinstance(value, int | float) and value > 0 for value in self.eps_values or ()):
-            raise ValueError(
-                f"--curve must be values of ε above 0, auto or none, got {self.curve!r}"
-            )
+            raise ValueError(f"--curve must be ε above 0, auto or none, got {self.curve!r}")
 
     @property
     def eps_values(self) -> list[Any] | None:

@@ -109,10 +109,7 @@ def load_data(config: Mapping[str, Mapping[str, Any]]) -> Data:
 
     asked = config.get("data", {})
     if "name" not in asked:
-        raise ValueError(
-            "the run does not say what its data are, as it was not made by `dissensus train`; "
-            "name them with --data"
-        )
+        raise ValueError("the run does not say what its data are; name them with --data")
     known = ("data_dir", "seed", "val", "test", "hold_out")
     settings = {key: asked[key] for key in known if asked.get(key) is not None}
     options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}

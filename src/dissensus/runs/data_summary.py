@@ -95,10 +95,7 @@ class DataSummary:
         """The summary of a run; an error names what to use ``instead`` if there is none."""
         summary = cls.read(run)
         if summary is None:
-            raise ValueError(
-                f"{run} does not know its data, as it was not made by `dissensus train`; use "
-                f"{instead} in Python"
-            )
+            raise ValueError(f"{run} does not know its data; use {instead} in Python")
         return summary
 
     def write(self, run: str | Path) -> None:
@@ -135,8 +132,7 @@ def check_same_data(stored: DataSummary, now: DataSummary, run: str | Path) -> N
     for key, text in reasons.items():
         if getattr(stored, key) != getattr(now, key):
             raise ValueError(
-                f"{now.name} is not what {run} was trained on: {text}; its test rows may have been "
-                "trained on. Bring the old data back, or start a new run"
+                f"{now.name} is not what {run} was trained on: {text}; bring the old data back"
             )
 
 

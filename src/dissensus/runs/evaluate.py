@@ -135,10 +135,7 @@ def _evaluate_run(run: Path, options: Evaluate, *, progress: bool) -> RunEvaluat
     from dissensus.training import predict
 
     if options.keys or options.probs or options.regression or options.combine:
-        raise ValueError(
-            "a run knows what its outputs are; --key, --probs, --regression and --combine are for "
-            "files of predictions"
-        )
+        raise ValueError("--key, --probs, --regression and --combine are for files of predictions")
     description = describe(run)
     ens = load(run, trust=options.trust, device=options.device)
     name, x, y = _examples(run, options)

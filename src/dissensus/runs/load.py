@@ -105,8 +105,7 @@ def _stored_model(config: Mapping[str, Any], run: str | Path, *, trust: bool) ->
     elif model and "name" in model and summary is not None:
         return member_factory(config, summary, trust=trust)
     raise ValueError(
-        f"{run} does not say how its members are made; pass make_member=, the function that makes "
-        "one, or into=, an ensemble built the same way, to dissensus.load"
+        f"{run} does not say how its members are made; pass make_member= or into= to dissensus.load"
     )
 
 
@@ -116,10 +115,8 @@ def _best_weights(run: str | Path) -> tuple[dict[str, Tensor], str | None]:
 
     checkpoint = read_checkpoint(Path(run))
     if checkpoint is None:
-        raise ValueError(
-            f"{run} has no checkpoint yet: it was stopped before its first epoch ended; resume it "
-            f"with `dissensus train --resume --out {run}`"
-        )
+        again = f"dissensus train --resume --out {run}"
+        raise ValueError(f"{run} has no checkpoint yet; resume it with `{again}`")
     tensors, state = checkpoint
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
@@ -171,8 +168,8 @@ def _check_trust(name: str, *, trust: bool) -> None:
 
     if name not in MODELS and ":" in name and not trust:
         raise ValueError(
-            f"the model is {name}, code from outside of Dissensus; if you trust it, and whoever "
-            "made this run, pass trust=True (--trust) to run it"
+            f"the model is {name}, code from outside of Dissensus; if you trust it, pass "
+            "trust=True (--trust)"
         )
 
 
@@ -184,7 +181,5 @@ def put_weights(ens: Ensemble, weights: dict[str, Tensor], run: str | Path) -> N
         ens.load_state_dict(weights)
     except RuntimeError as error:
         reasons = " ".join(str(error).split()).partition("Ensemble: ")[2] or str(error)
-        raise ValueError(
-            f"the weights in {run} do not fit this ensemble of {ens.members} members; build it as "
-            f"it was trained: {reasons[:400]}"
-        ) from error
+        fault = f"the weights in {run} do not fit this ensemble of {ens.members} members"
+        raise ValueError(f"{fault}: {reasons[:400]}") from error

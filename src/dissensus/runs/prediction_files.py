@@ -44,10 +44,7 @@ def array_keys(keys: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     for text in keys:
         array, _, names[array] = text.partition("=")
         if array not in ("outputs", "targets") or not names[array]:
-            raise ValueError(
-                "--key says what outputs or targets are called in the file, such as "
-                f"outputs=logits or targets=y, got {text!r}"
-            )
+            raise ValueError(f"--key must be such as outputs=logits or targets=y, got {text!r}")
     return names
 
 

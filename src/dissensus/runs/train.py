@@ -198,11 +198,7 @@ def _train(
         use_threads(machine["threads"])
     if "name" not in sections["data"]:
         if sections["run"]["resume"] and stored is None:
-            raise ValueError(
-                f"there is no run in {out} to resume, as it has no {CONFIG}: a run that was "
-                "stopped before its first step starts anew with all its settings, such as --data "
-                "digits"
-            )
+            raise ValueError(f"there is no run in {out} to resume; begin anew with --data")
         raise ValueError("say what to train on, such as --data digits or --data table.csv")
     # A mistake in the objective is reported before anything is loaded.
     parse(training["objective"], trust=trust["objective"])
@@ -323,10 +319,7 @@ def _keep_local_settings(config: Sections, stored: Sections) -> None:
 def _check_folder(out: Path) -> None:
     """Raise, before the data are loaded, if a run is in the way."""
     if (out / CONFIG).exists() or (out / METRICS).exists():
-        raise ValueError(
-            f"there is a run in {out} already; continue it with --resume, replace it with "
-            "--overwrite, or choose another --out"
-        )
+        raise ValueError(f"there is a run in {out}; add --resume, replace it with --overwrite")
 
 
 def _write_summary(summary: DataSummary, out: Path, stored: Sections | None) -> None:
