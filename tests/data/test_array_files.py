@@ -102,9 +102,9 @@ def test_bytes_are_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("arrays", "options", "message"),
     [
-        ({"a": np.ones(3)}, {}, "must hold x and y, or train_x and train_y .* got a"),
-        ({"x": np.ones(3), "y": np.ones(3)}, {}, "train_x must be numbers .* two axes"),
-        ({"x": np.full((3, 2), np.nan), "y": np.ones(3)}, {}, "holds 6 NaN or infinite of 6"),
+        ({"a": np.ones(3)}, {}, "must hold x and y, or train_x and train_y, got a"),
+        ({"x": np.ones(3), "y": np.ones(3)}, {}, "train_x must be numbers .* got float64"),
+        ({"x": np.full((3, 2), np.nan), "y": np.ones(3)}, {}, "train_x must be finite, got 6 NaN"),
         ({"x": np.ones((3, 2)), "y": np.ones(3)}, {"task": "rank"}, "task must be"),
         ({"x": np.ones((3, 2)), "y": np.array(["a"] * 3)}, {"task": "regression"}, "got text"),
         ({"x": np.ones((9, 2)), "y": np.ones((9, 2), int)}, {}, r"must be labels \[rows\]"),
@@ -114,7 +114,11 @@ def test_bytes_are_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
             "without val_y",
         ),
         ({"x": np.ones((9, 2)), "y": np.ones(9, int)}, {"val_as": "train"}, "val_as must be"),
-        ({"x": np.ones((9, 2, 2)), "y": np.ones(9, int)}, {"standardize": True}, "InputNormalize"),
+        (
+            {"x": np.ones((9, 2, 2)), "y": np.ones(9, int)},
+            {"standardize": True},
+            r"standardize takes \[rows, features\]",
+        ),
     ],
 )
 def test_refusals(
@@ -153,5 +157,5 @@ def test_frozen_features(shared_data: Path) -> None:
 
 
 def test_features_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no download: put tinyimagenet.*any .npz with train"):
+    with pytest.raises(ValueError, match=r"has no download: put tinyimagenet"):
         load("features_effnetlite0", data_dir=tmp_path)

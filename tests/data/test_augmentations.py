@@ -139,7 +139,7 @@ def test_settings_are_checked(settings: dict[str, float], message: str) -> None:
 
 
 def test_only_image_batches_are_taken() -> None:
-    with pytest.raises(ValueError, match=r"floating point \[batch, channels, height, width\], got"):
+    with pytest.raises(ValueError, match=r"floats \[batch, channels, height, width\], got"):
         Augment(flip=0.5)(torch.zeros(3, 4), seeded())
     with pytest.raises(ValueError, match=r"got torch.uint8"):
         Augment(flip=0.5)(torch.zeros(1, 1, 3, 4, dtype=torch.uint8), seeded())

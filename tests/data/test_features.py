@@ -258,7 +258,7 @@ def test_a_backbone_must_give_features(tmp_path: Path, digits: data.Data) -> Non
         def forward(self, x: Tensor) -> Tensor:
             return x.mean()
 
-    with pytest.raises(ValueError, match=r"must give a tensor \[batch, …\] for a batch of 2"):
+    with pytest.raises(ValueError, match=r"must give \[batch, …\] for a batch of 2"):
         extract(Whole(), digits, tmp_path / "f", progress=False)
     with pytest.raises(ValueError, match="diabetes is a regression"):
         extract(network(), "diabetes", tmp_path / "f", progress=False)

@@ -94,7 +94,7 @@ def test_a_part_of_the_rows_can_be_drawn(tmp_path: Path) -> None:
     [
         (b"<html>", "is not an idx file of bytes: it starts with"),
         (b"", "is not an idx file"),
-        (idx(np.zeros((3, 2)))[:-1], r"cut short or damaged: it states the shape \(3, 2\) and"),
+        (idx(np.zeros((3, 2)))[:-1], r"cut short: 5 bytes for the shape \(3, 2\)"),
         (bytes([0, 0, 8, 9, 0, 0]), "cut short"),
     ],
 )
@@ -110,7 +110,7 @@ def test_labels_must_be_classes(tmp_path: Path) -> None:
     arrays |= {"test_x": pixels(2, 28, 28), "test_y": np.arange(2)}
     for part, file in four_files("mnist").items():
         (folder / file.name).write_bytes(gzip.compress(idx(arrays[part])))
-    with pytest.raises(ValueError, match="train labels run from 0 to 11, there are 10 classes"):
+    with pytest.raises(ValueError, match="train labels run from 0 to 11"):
         load("mnist", data_dir=tmp_path, verify=False)
 
 
@@ -213,7 +213,7 @@ def test_cifar100_counts_its_images(tmp_path: Path) -> None:
         (tmp_path / "cifar-100-binary" / file).write_bytes(raw)
     with pytest.raises(
         ValueError,
-        match=r"train.bin must hold \(50000, 3, 32, 32\) pixels, .* got \(3, 3, 32, 32\)",
+        match=r"train.bin must hold \(50000, 3, 32, 32\) pixels, got \(3, 3, 32, 32\)",
     ):
         load("cifar100", data_dir=tmp_path)
 
@@ -318,7 +318,7 @@ def test_image_folder_one_at_a_time(tmp_path: Path) -> None:
 
 def test_refusals_of_folders(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"holds no images: the layout is class/picture.jpg"):
+    with pytest.raises(ValueError, match=r"holds no images; the layout is class/picture.jpg"):
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="there is no folder"):
         ImageFolder(tmp_path / "nowhere")

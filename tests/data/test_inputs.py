@@ -111,7 +111,7 @@ def test_what_cannot_be_found_is_said(digits: Data, text: str, message: str) -> 
 
 
 def test_images_do_not_fit_a_table(wine: Data, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"svhn needs a run on images, and wine has inputs"):
+    with pytest.raises(ValueError, match=r"svhn needs a run on images, and wine has none"):
         find_inputs("svhn", wine)
     with pytest.raises(ValueError, match=r"corrupt:5 needs images"):
         find_inputs("corrupt:5", wine)

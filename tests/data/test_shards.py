@@ -61,7 +61,7 @@ def test_patterns_and_folders_name_shards(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no file fits"):
         expand(tmp_path / "none-*.tar")
     write_tar(tmp_path / "other.tar", vectors(0, 1))
-    with pytest.raises(ValueError, match=r"such as other\.tar; name the shards by a pattern"):
+    with pytest.raises(ValueError, match=r"such as other\.tar; name a pattern"):
         find_parts(tmp_path)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide, guess_task
 from dissensus.data.encoder import Scaler
 from dissensus.tools.files import read_npz
+from dissensus.tools.guards import check_finite
 
 Array = NDArray[Any]
 _FEATURES = "features-effnetlite0/tinyimagenet_effnetlite0_pca256.npz"
@@ -61,10 +62,7 @@ def load_features(request: Request, *, standardize: bool = False) -> Data:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         folders = ", ".join(str(path.parent) for path in paths)
-        raise ValueError(
-            f"{name} has no download: put {Path(_FEATURES).name} into {folders}, or give any .npz "
-            "with train_x, train_y, val_x and val_y by its path"
-        )
+        raise ValueError(f"{name} has no download: put {Path(_FEATURES).name} into {folders}")
     arrays = read_npz(path)
     for corrupted in ("corrupt1", "corrupt5"):
         if f"{corrupted}_x" in arrays:
@@ -89,10 +87,7 @@ def _from_arrays(
     arrays = {renamed.get(key, key): value for key, value in arrays.items()}
     if "train_x" not in arrays or "train_y" not in arrays:
         names = ", ".join(arrays) or "nothing"
-        raise ValueError(
-            f"{source} must hold x and y, or train_x and train_y (and val_x, val_y, test_x, "
-            f"test_y, name_x as they exist), got {names}"
-        )
+        raise ValueError(f"{source} must hold x and y, or train_x and train_y, got {names}")
     for part in ("val", "test"):
         if f"{part}_x" in arrays and f"{part}_y" not in arrays:
             raise ValueError(f"{source} holds {part}_x without {part}_y")
@@ -130,9 +125,7 @@ def _from_arrays(
 
 def _inputs(array: Array, key: str) -> Tensor:
     if array.dtype.kind not in "fiub" or array.ndim < 2:
-        raise ValueError(
-            f"{key} must be numbers [rows, …] of two axes or more, got {array.dtype} {array.shape}"
-        )
+        raise ValueError(f"{key} must be numbers [rows, …], got {array.dtype} {array.shape}")
     x = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
     if array.dtype == np.uint8 and array.ndim >= 3:
         x = x / 255
@@ -140,10 +133,7 @@ def _inputs(array: Array, key: str) -> Tensor:
             x = x[:, None]
         elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
             x = x.permute(0, 3, 1, 2).contiguous()
-    if bad := int((~torch.isfinite(x)).sum()):
-        raise ValueError(
-            f"{key} holds {bad} NaN or infinite of {x.numel()} values; fill them first"
-        )
+    check_finite(x, name=key)
     return x
 
 
@@ -186,8 +176,7 @@ def _standardize(data: Data) -> Data:
     train, targets = data.train
     if train.ndim != 2:
         raise ValueError(
-            f"standardize is for flat features [rows, features], got {tuple(train.shape)}; for "
-            "images put an InputNormalize into the model"
+            f"standardize takes [rows, features], got {tuple(train.shape)}; set it to False"
         )
     scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
     notes = {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}

@@ -123,11 +123,8 @@ class Examples(OnDisk):
         for near in np.split(order, gaps + 1) if len(rows) else []:
             first, last = int(rows[near[0]]), int(rows[near[-1]])
             read = self._numbers(range(first, last + 1))
-            if read.shape[1:] != self.shape[1:]:
-                raise ValueError(
-                    f"rows from {first} of {self.name} have the shape {read.shape[1:]}, not "
-                    f"{tuple(self.shape[1:])}"
-                )
+            if read.shape[1:] != (own := tuple(self.shape[1:])):
+                raise ValueError(f"{self.name} has rows of shapes {read.shape[1:]} and {own}")
             x.numpy()[near] = read[rows[near] - first]
         return x
 
@@ -301,10 +298,7 @@ class TargetColumn:
     def tensor(self, task: str, classes: Sequence[str], where: str) -> Tensor:
         """The targets as training wants them, given the task and the classes of train."""
         if (task == "regression") != self.values:
-            raise ValueError(
-                f"the targets of {where} are {'numbers' if self.values else 'names'}; set "
-                f"task={'regression' if self.values else 'classification'!r}"
-            )
+            raise ValueError(f"the targets of {where} do not fit a {task}; set task=")
         if self.values:
             return torch.from_numpy(np.ascontiguousarray(self.numbers, dtype=np.float32))
         if not self.names:

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from dissensus.tools.guards import guarded
+from dissensus.tools.guards import describe, guarded
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def check_images(x: Tensor) -> None:
     """Raise unless ``x`` is a batch of images."""
     if x.ndim != 4 or not x.is_floating_point():
         raise ValueError(
-            "images must be floating point [batch, channels, height, width], got "
-            f"{x.dtype} {tuple(x.shape)}"
+            f"images must be floats [batch, channels, height, width], got {describe(x)}"
         )
 
 

@@ -45,8 +45,7 @@ class Transform:
         if self.mean is not None and self.std is not None:
             if len(self.mean) != len(self.std):
                 raise ValueError(
-                    f"mean and std must have one number for each channel, got {self.mean} and "
-                    f"{self.std}"
+                    f"mean and std need one number a channel, got {self.mean}, {self.std}"
                 )
             if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
                 raise ValueError(f"mean must be finite and std positive, got {self}")
@@ -67,8 +66,7 @@ class Transform:
         if self.size is not None or (channels is not None and x.ndim == 4):
             if x.ndim != 4:
                 raise ValueError(
-                    f"this transform is for images [rows, channels, height, width], got "
-                    f"{tuple(x.shape)}; use --transform none for other inputs"
+                    f"a transform is for images, got {tuple(x.shape)}; use --transform none"
                 )
             height, width = x.shape[2:] if self.size is None else (self.size, self.size)
             x = fit_images(x, (channels or x.shape[1], height, width))
@@ -248,16 +246,10 @@ def _library(name: str, install: str) -> ModuleType:
     except ModuleNotFoundError as error:
         top = name.partition(".")[0]
         missing = (error.name or top).partition(".")[0]
-        what = "it" if missing == top else f"{missing}, which it needs,"
-        raise ValueError(
-            f"this backbone needs {top}, but {what} is not installed: "
-            f"{install if missing == top else f'pip install {missing}'}"
-        ) from error
+        what, how = (top, install) if missing == top else (missing, f"pip install {missing}")
+        raise ValueError(f"this backbone needs {what}, which is not installed: {how}") from error
     except Exception as error:  # an import may fail with anything, such as a missing operator
-        raise ValueError(
-            f"importing {name} failed: {type(error).__name__}: {error}; it is installed but does "
-            "not work here: reinstall it in the version that fits your torch"
-        ) from error
+        raise ValueError(f"importing {name} failed; reinstall it: {error!r}") from error
 
 
 def _build(library: str, name: str, build: Callable[[], Any]) -> Any:
@@ -277,9 +269,6 @@ def _drop_classifier(network: nn.Module, name: str) -> None:
     """Put nothing in the place of the last linear layer."""
     linear = [path for path, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
-        raise ValueError(
-            f"torchvision:{name} does not end in a linear layer; say where its features are with "
-            "--split"
-        )
+        raise ValueError(f"torchvision:{name} does not end in a linear layer; cut it with --split")
     parent, _, last = linear[-1].rpartition(".")
     setattr(network.get_submodule(parent), last, nn.Identity())

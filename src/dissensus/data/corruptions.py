@@ -395,10 +395,7 @@ def _check(x: Tensor, severity: int) -> None:
         raise ValueError(f"images must be at least 8 × 8, and one or more, got {tuple(x.shape)}")
     low, high = (float(value) for value in torch.aminmax(x))
     if not (low >= 0 and high <= 1):
-        raise ValueError(
-            f"images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by "
-            "255, and put normalisation into the model"
-        )
+        raise ValueError(f"images must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
     _check_severity(severity)
 
 

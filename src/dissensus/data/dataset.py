@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_name
 
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
@@ -107,10 +108,7 @@ class Data:
         check_task(self.task)
         for part, (x, y) in self.splits().items():
             if len(x) != len(y):
-                raise ValueError(
-                    f"{self.name}: {part} must have as many targets as inputs, got "
-                    f"{tuple(x.shape)} and {tuple(y.shape)}"
-                )
+                raise ValueError(f"{self.name}: {part} has {len(x)} inputs and {len(y)} targets")
             # Rows on disk were checked when they were written.
             if isinstance(x, Tensor) and not bool(torch.isfinite(x).all()):
                 bad = int((~torch.isfinite(x)).sum())
@@ -190,10 +188,7 @@ def divide(
     ``pick(part, places)`` reads some rows of a part, by their places in it.
     """
     if "test" in ids and request.test is not None:
-        raise ValueError(
-            f"{name} has an official test set, which is kept; leave test out "
-            f"(got test={request.test!r}) and set val for the validation part of train"
-        )
+        raise ValueError(f"{name} has an official test set, which is kept; leave test out")
     train, val, test = split_rows(
         len(ids["train"]),
         val=0 if "val" in ids else request.val,
@@ -237,9 +232,7 @@ def part_sizes(count: int, *, val: float | int, test: float | int) -> tuple[int,
     test_size = _part_size("test", test, count)
     val_size = _part_size("val", val, count - test_size)
     if test_size + val_size >= count:
-        raise ValueError(
-            f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
-        )
+        raise ValueError(f"test={test!r} and val={val!r} of {count} rows leave none for training")
     return val_size, test_size
 
 
@@ -250,10 +243,7 @@ def _part_size(name: str, part: float | int, count: int) -> int:
     if isinstance(part, int):
         return part
     if part >= 1:
-        raise ValueError(
-            f"{name} must be a share below 1 or a whole number of rows, got {part!r}; "
-            f"for rows write {name}={int(part)}"
-        )
+        raise ValueError(f"{name} must be a share below 1 or a whole number, got {part!r}")
     size = math.floor(part * count + 0.5)
     if part > 0 and size == 0:
         raise ValueError(f"{name}={part!r} of {count} rows is none; raise it, or set it to 0")
@@ -384,14 +374,9 @@ def _held_out_classes(data: Data, classes: str | Sequence[str | int]) -> list[st
     listed = classes.split(",") if isinstance(classes, str) else classes
     names = list(dict.fromkeys(str(name).strip() for name in listed))
     for name in names:
-        if name not in data.classes:
-            raise ValueError(
-                f"hold_out: {data.name} has no class {name!r}; it has "
-                f"{', '.join(data.classes[:30])}"
-            )
+        check_name(name, data.classes, "class")
     if not names or len(names) > len(data.classes) - 2:
         raise ValueError(
-            f"hold_out must leave at least two of {len(data.classes)} classes, and name one, got "
-            f"{names}"
+            f"hold_out must name a class and leave two of {len(data.classes)}, got {names}"
         )
     return names

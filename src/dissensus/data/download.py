@@ -107,10 +107,7 @@ def _writable(request: Request, what: str) -> Path:
         if os.access(place, os.W_OK):
             return place
     tried = ", ".join(str(place) for place in request.places) or "no folder"
-    raise ValueError(
-        f"{what}: there is no folder to download into (tried {tried}); name one that can be "
-        "written with data_dir= or DISSENSUS_DATA"
-    )
+    raise ValueError(f"{what}: no folder to download into (tried {tried}); set DISSENSUS_DATA")
 
 
 # ---- reading and checking -----------------------------------------------------------------------
@@ -131,10 +128,7 @@ def _gunzip(raw: bytes, path: Path) -> bytes:
         with gzip.open(io.BytesIO(raw)) as stream:
             data: bytes = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be unpacked: it is damaged or cut short ({error}); delete it and load "
-            "again"
-        ) from error
+        raise ValueError(f"{path} is damaged or cut short ({error}); delete it") from error
     if len(data) > LARGEST:
         raise ValueError(
             f"{path} unpacks to more than {LARGEST >> 30} GiB; it is not what it is named"
@@ -149,9 +143,8 @@ def _check(raw: bytes, checksum: str | None, where: str) -> None:
     got = hashlib.new(kind, raw, usedforsecurity=False).hexdigest()
     if got != expected:
         raise ValueError(
-            f"{where} is not the official file: its {kind} is {got}, expected {expected}. It is "
-            "damaged, cut short or another version: delete it and load again, or pass "
-            "verify=False to use it as it is"
+            f"{where} is not the official file: its {kind} is {got}, expected {expected}; delete "
+            "it and load again, or pass verify=False"
         )
 
 
@@ -262,10 +255,7 @@ def _wanted_members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict
                     nested[last] = read(path)
     # RuntimeError: zipfile's word for an encrypted member or an unknown compression.
     except (*_DAMAGED, EOFError, OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} cannot be unpacked: it is damaged, cut short or of another kind ({error}); "
-            "delete it and load again"
-        ) from error
+        raise ValueError(f"{name} is damaged, cut short or no archive ({error})") from error
     for inner, data in nested.items():  # some of UCI's archives hold the original archive
         rest = [file for file in wanted if file not in contents]
         if rest and zipfile.is_zipfile(io.BytesIO(data)):
@@ -314,6 +304,4 @@ def _check_member(archive: str, path: str, kind: str, size: int) -> None:
         why = "is a link or device" if not outside else "would be written outside its folder"
         raise ValueError(f"{archive} is not safe to unpack: its member {path!r} {why}")
     if size > LARGEST:
-        raise ValueError(
-            f"{archive} is not safe to unpack: its member {path!r} claims {size} bytes"
-        )
+        raise ValueError(f"{archive} is not safe to unpack: {path!r} in it claims {size} bytes")

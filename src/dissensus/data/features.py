@@ -194,10 +194,7 @@ class _Extractor:
             ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(x):
             got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ValueError(
-                f"a backbone must give a tensor [batch, …] for a batch of {len(x)}, got {got}; "
-                "wrap it in a module that does"
-            )
+            raise ValueError(f"a backbone must give [batch, …] for a batch of {len(x)}, got {got}")
         features: NDArray[Any] = outputs.float().cpu().numpy()
         return features
 

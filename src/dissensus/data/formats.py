@@ -39,10 +39,7 @@ def read_idx(raw: bytes, where: str) -> Bytes:
     shape = tuple(np.frombuffer(raw, ">u4", min(axes, (len(raw) - 4) // 4), 4).tolist())
     values = np.frombuffer(raw, np.uint8, offset=min(len(raw), 4 + 4 * axes))
     if len(shape) != axes or values.size != int(np.prod(shape, dtype=np.int64)):
-        raise ValueError(
-            f"{where} is cut short or damaged: it states the shape {shape} and holds "
-            f"{values.size} bytes"
-        )
+        raise ValueError(f"{where} is cut short: {values.size} bytes for the shape {shape}")
     return values.reshape(shape)
 
 
@@ -57,8 +54,7 @@ def read_cifar(raw: bytes, where: str, label_bytes: int = 1) -> tuple[Bytes, Byt
     record = label_bytes + 3 * 32 * 32
     if not raw or len(raw) % record:
         raise ValueError(
-            f"{where} is not a CIFAR binary file: {len(raw)} bytes are not a multiple of {record}; "
-            "the Python version (pickle) is not read, get the binary one"
+            f"{where} is not a CIFAR binary file; the Python version (pickle) is not read"
         )
     rows = np.frombuffer(raw, np.uint8).reshape(-1, record)
     return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
@@ -178,9 +174,7 @@ def parse_separated(
     try:
         rows = [row for row in lines if row]
     except csv.Error as error:
-        raise ValueError(
-            f"{where} cannot be read as a table: line {lines.line_num}: {error}"
-        ) from error
+        raise ValueError(f"{where} is no table: line {lines.line_num}: {error}") from error
     if not rows:
         raise ValueError(f"{where} is empty")
     if header is True:

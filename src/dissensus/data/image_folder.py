@@ -214,9 +214,7 @@ def list_folder(
             counts.append(len(own))
             bar.advance()
     if not files:
-        raise ValueError(
-            f"{root} holds no images: the layout is class/picture.jpg, with one of {_ENDINGS}"
-        )
+        raise ValueError(f"{root} holds no images; the layout is class/picture.jpg")
     return files, np.repeat(np.arange(len(known)), counts), known
 
 

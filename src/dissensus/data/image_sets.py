@@ -20,6 +20,7 @@ from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat
 from dissensus.data.images import draw_rows, to_unit
 from dissensus.tools.files import read_npz
+from dissensus.tools.guards import check_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +31,8 @@ class Pixels:
     y: NDArray[np.int64] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 4 or self.x.dtype != np.uint8:
-            raise ValueError(
-                f"pixels must be uint8 [rows, channels, height, width], got {self.x.dtype} "
-                f"{self.x.shape}"
-            )
-        if self.y.shape != (len(self.x),):
-            raise ValueError(f"{len(self.x)} images have labels of shape {self.y.shape}")
+        check_shape(self.x, name="pixels", rows=None, channels=None, height=None, width=None)
+        check_shape(self.y, name="labels", rows=len(self.x))
 
 
 @dataclass(frozen=True)
@@ -263,10 +259,7 @@ def load_image_set(
     for part, pixels in parts.items():
         low, high = (int(pixels.y.min()), int(pixels.y.max())) if len(pixels.y) else (0, 0)
         if low < 0 or high >= len(images.classes):
-            raise ValueError(
-                f"{name}: {part} labels run from {low} to {high}, there are "
-                f"{len(images.classes)} classes"
-            )
+            raise ValueError(f"{name}: {part} labels run from {low} to {high}")
     limits = (("train", limit, "limit"), ("test", test_limit, "test_limit"))
     rows = {
         part: draw_rows(len(parts[part].x), most, request.seed, option)
@@ -312,9 +305,8 @@ def _pixels(name: str, part: str, request: Request, verify: bool) -> Pixels:
     wanted = (images.rows[part], *images.shape)
     if verify and pixels.x.shape != wanted:
         raise ValueError(
-            f"{next(iter(paths.values()))} must hold {wanted} pixels, together with files like it, "
-            f"got {pixels.x.shape}; delete it and load again, or pass verify=False to use it as it "
-            "is"
+            f"{next(iter(paths.values()))} must hold {wanted} pixels, got {pixels.x.shape}; delete "
+            "it and load again, or pass verify=False"
         )
     return pixels
 

@@ -128,10 +128,7 @@ def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Inputs
         size=like.input_shape[-1],
     )
     if list(x.shape[1:]) != list(like.input_shape):
-        raise ValueError(
-            f"the examples of {path} have the shape {tuple(x.shape[1:])}, those of {like.name} "
-            f"{tuple(like.input_shape)}"
-        )
+        raise ValueError(f"{path} has examples {tuple(x.shape[1:])}, not {tuple(like.input_shape)}")
     return Inputs(Path(path).stem, cast(Tensor, x), y)  # rows on disk stand in for a tensor
 
 
@@ -215,10 +212,7 @@ def _read_table(
     is_file = isinstance(table, Path)
     where = table.name if is_file else f"the {type(table).__name__}"
     if "preparation" not in like.preprocessing:
-        raise ValueError(
-            f"{like.name} was not a table with named columns, so that {where} cannot be matched "
-            "with it; give the inputs as .npz"
-        )
+        raise ValueError(f"{like.name} was no table; give the inputs as .npz, not as {where}")
     preparation = Preparation.from_dict(like.preprocessing["preparation"])
     if is_file:
         columns = read_columns(table, header=header)

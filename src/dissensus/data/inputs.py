@@ -141,9 +141,7 @@ def _corrupted(text: str, data: Data | None, seed: int, *, stream: bool) -> Inpu
     if data is None:
         raise ValueError(f"{text} changes test images, and there is no data set to take them from")
     if len(data.input_shape) != 3:
-        raise ValueError(
-            f"{text} needs images, and {data.name} has inputs of shape {data.input_shape}"
-        )
+        raise ValueError(f"{text} needs images, and {data.name} has inputs {data.input_shape}")
     x, y = data.test
     if not len(x):
         raise ValueError(f"{data.name} has no test images to corrupt")
@@ -160,10 +158,7 @@ def _known_images(
 ) -> Inputs:
     """Test images of a known set, of which the training part need not be there."""
     if match and len(like.input_shape) != 3:
-        raise ValueError(
-            f"{name} needs a run on images, and {like.name} has inputs of shape "
-            f"{tuple(like.input_shape)}; give unknown inputs as a file"
-        )
+        raise ValueError(f"{name} needs a run on images, and {like.name} has none")
     shape = like.input_shape if match else None
     return Inputs(name, load_ood(name, data_dir=data_dir, input_shape=shape))
 

@@ -81,10 +81,7 @@ def find_parts(name: str | Path) -> dict[str, list[Path]]:
         return {"train": every}
     strange = [shard for shard in every if not any(shard in shards for shards in parts.values())]
     if strange:
-        raise ValueError(
-            f"{path} holds shards that begin with train and others that begin with none of train, "
-            f"val and test, such as {strange[0].name}; name the shards by a pattern"
-        )
+        raise ValueError(f"{path} holds other shards, such as {strange[0].name}; name a pattern")
     return parts
 
 

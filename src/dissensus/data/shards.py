@@ -186,9 +186,7 @@ def _open(
     """The table of some shards, made if it is missing or they have changed."""
     kinds = sorted({shard.suffix for shard in shards})
     if len(kinds) != 1 or kinds[0] not in SUFFIXES:
-        raise ValueError(
-            f"{path} must name shards of one kind ({', '.join(SUFFIXES)}), got {', '.join(kinds)}"
-        )
+        raise ValueError(f"{path} must name shards of one kind, got {', '.join(kinds)}")
     for shard in shards:
         check_regular(shard)
     names = [str(shard) for shard in shards]

@@ -41,10 +41,7 @@ def mosaic(x: Tensor, generator: Generator) -> Tensor:
     batch, channels, height, width = x.shape
     h, w = height // TILES, width // TILES
     if h == 0 or w == 0:
-        raise ValueError(
-            f"a mosaic has {TILES} × {TILES} tiles and needs images of at least that many pixels, "
-            f"got {height} × {width}; use another family, such as 'phase' or 'permute'"
-        )
+        raise ValueError(f"a mosaic needs {TILES} × {TILES} pixels or more, got {height} × {width}")
     tiled = x[..., : h * TILES, : w * TILES].reshape(batch, channels, TILES, h, TILES, w)
     tiles = tiled.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # [image, place, channels, h, w]
     image = torch.randint(batch, (batch, TILES**2), generator=generator).to(x.device)
@@ -93,10 +90,7 @@ def permuted_columns(
     tensor([ 1.,  2., 18.])
     """
     if len(x) < 2:
-        raise ValueError(
-            f"columns are permuted over the rows of a batch, which needs at least 2, got {len(x)}; "
-            "use a larger batch_size"
-        )
+        raise ValueError(f"to permute columns, a batch needs 2 rows, got {len(x)}")
     columns = x[0].numel()
     if groups is not None and len(groups) != columns:
         raise ValueError(f"groups must number each of {columns} columns, got {len(groups)} numbers")
