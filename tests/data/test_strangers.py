@@ -144,7 +144,7 @@ def test_errors_say_what_to_do() -> None:
         Strangers.parse("strangers:mosaic=0")
     with pytest.raises(ValueError, match="mosaic must be a number, got 'all'"):
         Strangers.parse("strangers:mosaic=all")
-    with pytest.raises(ValueError, match=r"images must be floating point \[batch, channels"):
+    with pytest.raises(ValueError, match=r"images must be floats \[batch, channels"):
         phase_noise(torch.zeros(2, 8, 8), seeded())
 
 
