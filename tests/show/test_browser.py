@@ -305,22 +305,6 @@ def test_colours_of_members_and_methods_do_not_collide(
     found.context.close()
 
 
-def test_equal_curves_are_told_apart(opened: Opened) -> None:
-    """Lines of methods differ in their dashes, and markers that lie on others are smaller."""
-    lines = opened.do(
-        "document.getElementById('plot-training').data.filter((one) => one.xaxis === 'x')"
-        ".map((one) => one.line.dash)"
-    )
-    assert len(set(lines)) == len(lines) == 4
-    assert lines[0] == "solid"
-    marked = opened.do(
-        "document.getElementById('plot-accuracy-epsilon').data.filter((one) => one.showlegend)"
-        ".map((one) => [one.marker.symbol, one.marker.size])"
-    )
-    assert [size for _, size in marked] == sorted({size for _, size in marked}, reverse=True)
-    assert len({symbol for symbol, _ in marked}) == len(marked)
-
-
 def test_the_system_s_dark_is_heeded_and_focus_is_seen(browser: Any, file: Path) -> None:
     night = Opened(browser, file, color_scheme="dark", viewport={"width": 1000, "height": 800})
     assert night.do("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 27)"

@@ -277,16 +277,6 @@ def test_every_figure_is_drawn_for_papers(name: str, contents: Contents, tmp_pat
     assert "<svg" in save(plot, tmp_path / f"{name}.svg").read_text()[:1000]
 
 
-def test_lines_are_where_the_numbers_are(contents: Contents) -> None:
-    pytest.importorskip("matplotlib")
-    figure = made("training", contents)
-    drawn = draw(figure.view())
-    for line, series in zip(drawn.axes[2].lines, panel_of(figure, place=2).series, strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), series.y)
-    names = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert names == [method.name for method in contents.methods]
-
-
 def test_views_are_named_by_a_part_of_their_choices(contents: Contents) -> None:
     figure = made("roc", contents)
     assert figure.view("bma") is figure.views[1].plot

@@ -15,7 +15,7 @@ from dissensus.measures import MARKED
 from dissensus.show.collusion_figures import all_lines
 from dissensus.show.contents import Contents
 from dissensus.show.explorer import explorers
-from dissensus.show.figure import format_number, join_names
+from dissensus.show.figure import format_number
 from dissensus.show.figures import FIGURES
 from dissensus.show.metrics import METRICS, SWEEP_METRICS
 from dissensus.show.overview import columns
@@ -62,8 +62,7 @@ def page_text(contents: Contents, out: Path, title: str | None = None) -> str:
     return page.get_template("page.html").render(
         version=__version__,
         policy=_policy(plotly, script),
-        title=title or _title(contents),
-        subtitle=_subtitle(contents),
+        own_title=title,
         css=Markup(css),
         plotly=Markup(plotly),
         script=Markup(script),
@@ -89,18 +88,3 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _title(contents: Contents) -> str:
-    data = list(dict.fromkeys(method.data for method in contents.methods))
-    return f"Ensembles on {join_names(data)}" if data else "Sweeps"
-
-
-def _subtitle(contents: Contents) -> str:
-    parts = {"run": contents.methods, "sweep": contents.sweeps, "record": contents.records}
-    counts = {word: len(things) for word, things in parts.items()}
-    words = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
-    written = (r.text("written") or r.text("environment.written") for r in contents.records)
-    latest = max(written, default="")
-    when = f", the latest written on {latest[:10]}" if latest else ""
-    return f"{join_names(words)}{when}."

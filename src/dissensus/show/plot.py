@@ -13,13 +13,9 @@ panels to a plot.
 ``dissensus.show.save(plot, "beta.svg")`` draws it. Bars and points over names stand side by side,
 one group for each name; ``horizontal=True`` turns the panel, with the names on the left:
 
->>> methods = ["ADP", "LDR", "independent"]
->>> bars = [
-...     Series("MSP", methods, [0.90, 0.88, 0.91], 0, "bars"),
-...     Series("PDS", methods, [0.93, 0.95, 0.90], 1, "bars", low=[0.91, 0.94, 0.88],
-...            high=[0.95, 0.96, 0.92]),
-... ]
->>> plot = Plot([Panel("", "AUROC", bars, horizontal=True, y_range=(0.5, 1.0))])
+>>> msp = Series("MSP", ["ADP", "LDR", "independent"], [0.90, 0.88, 0.91], 0, "bars")
+>>> pds = Series("PDS", ["ADP", "LDR", "independent"], [0.93, 0.95, 0.90], 1, "bars")
+>>> plot = Plot([Panel("", "AUROC", [msp, pds], horizontal=True, y_range=(0.5, 1.0))])
 
 :func:`histogram` makes a series of values.
 """

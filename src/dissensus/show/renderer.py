@@ -229,21 +229,19 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
     _label_axes(axes, *((panel.y, panel.x) if turned else (panel.x, panel.y)), panel.title)
     x, y = ("y", "x") if turned else ("x", "y")
     x_axis, y_axis = (axes.yaxis, axes.xaxis) if turned else (axes.xaxis, axes.yaxis)
-    if panel.x_log:
-        axes.set(**{f"{x}scale": "log"})
-        _tick_values(x_axis, panel)
-    if panel.y_log:
-        axes.set(**{f"{y}scale": "log"})
-    if panel.x_range is not None:
-        axes.set(**{f"{x}lim": panel.x_range})
-    if panel.y_range is not None:
-        axes.set(**{f"{y}lim": panel.y_range})
-    elif panel.from_zero:
-        axes.set(**{f"{y}lim": (min(0.0, y_axis.get_view_interval()[0]), None)})
-    for percent, axis in ((panel.x_percent, x_axis), (panel.y_percent, y_axis)):
+    for letter, axis, log, ends, percent in (
+        (x, x_axis, panel.x_log, panel.x_range, panel.x_percent),
+        (y, y_axis, panel.y_log, panel.y_range, panel.y_percent),
+    ):
+        axes.set(**({f"{letter}scale": "log"} if log else {}))
+        axes.set(**({f"{letter}lim": ends} if ends is not None else {}))
+        low, high = axis.get_view_interval()
         if percent:
-            low, high = axis.get_view_interval()
             axis.set_major_formatter(PercentFormatter(1.0, int(high - low < 0.05)))
+    if panel.x_log:
+        _tick_values(x_axis, panel)
+    if panel.from_zero and panel.y_range is None:
+        axes.set(**{f"{y}lim": (min(0.0, y_axis.get_view_interval()[0]), None)})
     names = panel.names
     if names:
         figure: Any = axes.figure

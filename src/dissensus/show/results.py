@@ -129,12 +129,11 @@ def _roc(curves: Mapping[str, RocCurve], title: str = "") -> Panel:
 def _adversarial(detection: AdversarialDetection) -> Plot:
     """ROC curves of the best scores, and of those whose attack hides from them."""
     best = sorted(detection.curves, key=lambda name: -detection.plain[name].auroc)[:6]
-    parts = {"plain attack": (best, detection.plain, detection.curves)}
-    parts["attack that hides"] = (
-        list(detection.adaptive),
-        detection.adaptive,
-        detection.adaptive_curves,
-    )
+    hidden = (list(detection.adaptive), detection.adaptive, detection.adaptive_curves)
+    parts = {
+        "plain attack": (best, detection.plain, detection.curves),
+        "attack that hides": hidden,
+    }
     panels = [
         _roc({f"{name} {measures[name].auroc:.3f}": curves[name] for name in names}, title)
         for title, (names, measures, curves) in parts.items()
@@ -165,7 +164,7 @@ def _robustness(robustness: Robustness) -> Plot:
 def _accuracy_panels(robustness: Robustness) -> list[AnyPanel]:
     """The panels of the report's figures of accuracy."""
     record = Record(Path(), robustness.to_dict())
-    contents = Contents([Method("all attacks", Path(), attacks=record)])
+    contents = Contents([Method("attacks", Path(), attacks=record)])
     figures = (accuracy_epsilon(contents), accuracy_steps(contents))
     return [p for figure in figures if figure for view in figure.views for p in view.plot.panels]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,7 +39,6 @@ OOD, ATTACK = "dissensus.ood/1", "dissensus.robustness/1"
 HELD_OUT_ROWS = 40
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class Log:
@@ -54,9 +53,7 @@ class Log:
         self.records[record.file.resolve()] = record
         return record
 
-    def attempt(
-        self, file: Path, read: Callable[P, T], *args: P.args, **settings: P.kwargs
-    ) -> T | None:
+    def attempt(self, file: Path, read: Callable[..., T], *args: Any, **settings: Any) -> T | None:
         """The result of ``read(*args)``; None if ``file`` is damaged, with a note that says how."""
         try:
             return read(*args, **settings)
