@@ -44,7 +44,8 @@ Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
 #: Values by seed (or by data set and seed).
 BySeed = Mapping[Any, Values]
 #: Both sides of a comparison, for each case.
-Pairs = Callable[[list[Record]], Mapping[str, tuple[BySeed, BySeed]]]
+Sides = Mapping[str, tuple[BySeed, BySeed]]
+Pairs = Callable[[list[Record]], Sides]
 #: The numbers of all runs for each case, or an estimate that was made of them.
 Numbers = Callable[[list[Record]], Mapping[str, ArrayLike | Estimate]]
 
@@ -321,7 +322,7 @@ def larger(
     :class:`Larger`.
     """
 
-    def pairs(records: list[Record]) -> dict[str, tuple[BySeed, BySeed]]:
+    def pairs(records: list[Record]) -> Sides:
         sides = {
             name: (quantity.values(first.of(runs)), (against or quantity).values(second.of(runs)))
             for name, runs in groups(records).items()

@@ -13,6 +13,19 @@ from reproductions.collusion import (
     sweeps,
 )
 from reproductions.experiment import Experiment
+from reproductions.ldr import (
+    detection,
+    diversity,
+    factors,
+    generalization,
+    pair_term,
+    planted,
+    published,
+    scores,
+    strength,
+    variants,
+    weights,
+)
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
@@ -33,6 +46,25 @@ EXPERIMENTS: dict[str, Experiment] = {
     "collusion/cnn": architectures.CNN,
     "collusion/vgg-svhn": architectures.VGG_SVHN,
     "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
+    "ldr/diversity": diversity.DIVERSITY,
+    "ldr/detection": detection.DETECTION,
+    "ldr/published": published.EXPERIMENT,
+    "ldr/when": factors.WHEN,
+    "ldr/planted": planted.EXPERIMENT,
+    "ldr/baselines": scores.BASELINES,
+    "ldr/strength": strength.EXPERIMENT,
+    "ldr/size": factors.SIZE,
+    "ldr/generalization": generalization.GENERALIZATION,
+    "ldr/layers": variants.LAYERS,
+    "ldr/backbone": variants.BACKBONE,
+    "ldr/scores": scores.SCORES,
+    "ldr/two-stage": variants.TWO_STAGE,
+    "ldr/worst-group": generalization.WORST_GROUP,
+    "ldr/disagreement-data": variants.DISAGREEMENT_DATA,
+    "ldr/stochastic-sum": variants.STOCHASTIC_SUM,
+    "ldr/examples": diversity.EXAMPLES,
+    "ldr/weights": weights.EXPERIMENT,
+    "ldr/flow": pair_term.EXPERIMENT,
     "adp/overhead": overhead.EXPERIMENT,
     "adp/theory": theory.EXPERIMENT,
     "adp/jsd": jsd.EXPERIMENT,

@@ -24,7 +24,7 @@ from reproductions.ldr.measurements import (
     soups,
 )
 from reproductions.ldr.methods import train_ensemble
-from reproductions.old.base import Cell, Study
+from reproductions.study import Cell, Study
 
 # ---- settings and runs --------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from dissensus.detection import MemberFeatures
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.training import fit
-from reproductions.old.base import Cell
+from reproductions.study import Cell
 
 Split = tuple[Tensor, Tensor]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]

@@ -31,7 +31,7 @@ from dissensus.training.optim import parse_schedule
 from reproductions.cells import new_ensemble
 from reproductions.cells import recipe as cell_recipe
 from reproductions.ldr.data import Split, StudyData
-from reproductions.old.base import Cell
+from reproductions.study import Cell
 
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 

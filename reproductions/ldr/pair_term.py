@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dissensus.show import Panel, Plot, Rule
+from reproductions.comparisons import (
+    Larger,
+    Pairs,
+    Quantity,
+    Sides,
+    Within,
+    at,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Rule, curve_series
 from reproductions.ldr.weights import (
     STUDY,
     compare,
@@ -15,16 +24,7 @@ from reproductions.ldr.weights import (
     epoch_table,
     trainings,
 )
-from reproductions.old.base import Claim, Experiment, Record, Table
-from reproductions.old.comparisons import (
-    AboveZero,
-    Cases,
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    curve_series,
-)
+from reproductions.study import Record
 
 _APART, _TOGETHER = (Quantity(key, at("curve", key)) for key in ("apart", "together"))
 
@@ -67,14 +67,14 @@ def _net(records: list[Record]) -> dict[str, list[float]]:
     return rates
 
 
-def _on_unknown_and_test(quantity: Callable[[str], Quantity]) -> Cases:
-    def cases(records: list[Record]) -> Pairs:
+def _on_unknown_and_test(quantity: Callable[[str], Quantity]) -> Pairs:
+    def pairs(records: list[Record]) -> Sides:
         return {
             case: (_on_unknown(runs, quantity).values(runs), quantity("test").values(runs))
             for case, runs in trainings(records).items()
         }
 
-    return cases
+    return pairs
 
 
 def plot(records: list[Record]) -> Plot:
@@ -111,58 +111,41 @@ def table(records: list[Record]) -> Table:
     return epoch_table(records, keys)
 
 
-def brief(records: list[Record]) -> list[str]:
-    """What the pair term does to members, where its weight lies and in the net."""
-    last, net, ratio = [], [], []
-    for case, runs in trainings(records).items():
-        unsure = np.mean([curve[-1] for curve in curves(runs, "unsure_share")])
-        last.append(f"{case} {unsure:.0%}")
-        net.append(f"{case} {_APART.mean(runs) / _TOGETHER.mean(runs):.2g}")
-        known, unknown = _growth("test").mean(runs), _on_unknown(runs, _growth).mean(runs)
-        ratio.append(f"{case} {unknown / known:.2f}")
-    return [
-        "Much of LDR's weight lies on rows with a top probability below ½ (after the last epoch: "
-        f"{', '.join(last)}), where the gradient of A2D's pair term raises the other member's "
-        "probability of the same class. In the net the term still moves members apart: apart over "
-        f"together, on training rows, {', '.join(net)}. But it does so on known inputs too: the "
-        "rate at which it raises the total variation between members, relative to what there is, "
-        f"on unknown inputs over test inputs: {', '.join(ratio)}."
-    ]
-
-
 EXPERIMENT = Experiment(
     "ldr/flow",
-    "our question",
+    "Equations 3 and 6",
     "Whether the pair term moves members apart, and on which inputs",
     STUDY,
     (
         Claim(
             "On training rows, the pair term moves members apart more than together",
-            "Eq. 3 (our question)",
-            LargerInAll(
-                compare(_APART, _TOGETHER),
-                ("apart", "together"),
+            "Eq. 3",
+            Larger(
                 "rate of total variation, mean over rows and training",
+                ("apart", "together"),
+                compare(_APART, _TOGETHER),
                 "{:.3g}",
             ),
+            ours=True,
         ),
         Claim(
             "Through the network, the pair term raises the total variation between members",
-            "Eq. 6 (our question)",
-            AboveZero("rate of total variation by the pair term, mean over training", _net),
+            "Eq. 6",
+            Within("rate of total variation by the pair term", _net, low=0.0),
+            ours=True,
         ),
         Claim(
             "It raises it by a larger factor on unknown inputs than on test inputs",
-            "Section 3.3 (our question: detection needs members that differ there alone)",
-            LargerInAll(
-                _on_unknown_and_test(_growth),
-                ("unknown", "test"),
+            "Section 3.3",
+            Larger(
                 "rate relative to the total variation that there is, mean over training",
+                ("unknown", "test"),
+                _on_unknown_and_test(_growth),
                 "{:.3g}",
             ),
+            ours=True,
         ),
     ),
-    plot,
     table,
-    brief,
+    plot,
 )

@@ -7,24 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reproductions.ldr.contenders import contender_title
-from reproductions.old.base import Finding, Record, Table
-from reproductions.old.comparisons import (
-    Cases,
-    LargerInAll,
+from reproductions.comparisons import (
+    BySeed,
+    Finding,
+    Larger,
     Pairs,
     Quantity,
+    Sides,
     at,
     data_title,
-    decide,
+    exact,
     group_records,
 )
+from reproductions.experiment import Table
+from reproductions.ldr.contenders import contender_title
+from reproductions.study import Record
 
 #: A contender and the score that it detects by.
 Entry = tuple[str, str]
 #: A quantity by the name of the part that it is measured on.
 QuantityOn = Callable[[str], Quantity]
 
+#: Columns of a table for the unknown sets of a data set; each cell names its set.
+UNKNOWN = [f"AUROC, set {number}" for number in range(1, 5)]
 #: A strength counts only if validation accuracy is at most this far below that of the best one.
 ACCURACY_GIVEN_UP = 0.01
 
@@ -169,14 +174,14 @@ def summary_cells(runs: Sequence[Record], *quantities: QuantityOn) -> list[str]:
 
 def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[Entry, float]:
     """The mean AUROC of each entry on an unknown set, the largest first."""
-    means = {entry: auroc(part, entry[1]).mean(runs) for entry, runs in entries.items()}
+    means = {entry: auroc(part, entry[1]).estimate(runs).mean for entry, runs in entries.items()}
     return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
 
 
 def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
     """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
-    header = ["data", "method", "score", "test accuracy", "averaged logits", "AUROC", "", "", ""]
-    return header, [
+    header = ["data", "method", "score", "test accuracy", "averaged logits", *UNKNOWN]
+    cells = [
         [
             data_title(data),
             contender_title(method),
@@ -187,6 +192,7 @@ def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Tabl
         ]
         for data, (method, score), runs in rows
     ]
+    return Table(header, cells, labels=3)
 
 
 # ---- cases to compare ---------------------------------------------------------------------------
@@ -194,7 +200,7 @@ def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Tabl
 
 @dataclass(frozen=True)
 class Side:
-    """A side of a comparison: its name in sentences, and its runs on a data set."""
+    """A side of a comparison: its name, and its runs on a data set."""
 
     name: str
     select: Callable[[list[Record], str], list[Record]]
@@ -218,13 +224,13 @@ def on_all_parts(
     quantity: QuantityOn,
     parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
     against: QuantityOn | None = None,
-) -> Cases:
+) -> Pairs:
     """Both sides on every part of every data set where both were run.
 
     ``against`` is the quantity of the second side where it is another one.
     """
 
-    def cases(records: list[Record]) -> Pairs:
+    def pairs(records: list[Record]) -> Sides:
         sides = {}
         for data in data_in(records):
             ours, theirs = (side.select(records, data) for side in (first, second))
@@ -235,21 +241,19 @@ def on_all_parts(
                 )
         return sides
 
-    return cases
+    return pairs
 
 
 def larger_on_parts(
     first: Side,
     second: Side,
     quantity: QuantityOn,
-    published: str | None = None,
     parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
     margin: float = 0.0,
-) -> LargerInAll:
+) -> Larger:
     """A check that ``first`` has the larger quantity on every part, by more than ``margin``."""
-    cases, named = on_all_parts(first, second, quantity, parts), quantity("")
-    names = (first.name, second.name)
-    return LargerInAll(cases, names, named.name, named.form, margin, published)
+    pairs, named = on_all_parts(first, second, quantity, parts), quantity("")
+    return Larger(named.name, (first.name, second.name), pairs, named.form, margin)
 
 
 def entry_title(entry: Entry) -> str:
@@ -266,31 +270,26 @@ class BestOfAll:
 
     ours: Entry
     entries: Callable[[list[Record], str], Mapping[Entry, Sequence[Record]]]
-    published: str
     parts: Callable[[Sequence[Record]], Sequence[str]] = unknown_sets
 
     def __call__(self, records: list[Record]) -> Finding:
-        wins, words = 0, []
+        wins, every = 0, 0
         for data in data_in(records):
             entries = self.entries(records, data)
             for part in self.parts(entries[self.ours]) if self.ours in entries else ():
-                means = mean_aurocs(part, entries)
-                best = next(iter(means))
-                wins += best == self.ours
-                words.append(
-                    f"{data_title(data)} {part} {entry_title(best)} {means[best]:.3f} "
-                    f"({entry_title(self.ours)} {means[self.ours]:.3f})"
-                )
-        sentence = f"{entry_title(self.ours)} is the best on {wins} of {len(words)}"
-        holds = bool(words) and wins == len(words)
-        return decide(holds, f"{sentence}: {'; '.join(words)}", self.published)
+                wins += next(iter(mean_aurocs(part, entries))) == self.ours
+                every += 1
+        return exact(0 < every == wins, f"best on {wins} of {every} sets")
 
 
-def detects_better(
-    first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
-) -> LargerInAll:
+def detects_better(first: Entry, second: Entry, names: tuple[str, str] | None = None) -> Larger:
     """A check that ``first`` has the larger AUROC on every unknown set."""
     ours, theirs = auroc_by(first[1]), auroc_by(second[1])
-    cases = on_all_parts(chosen(first[0]), chosen(second[0]), ours, against=theirs)
-    names = names or (entry_title(first), entry_title(second))
-    return LargerInAll(cases, names, "AUROC", published=published)
+    pairs = on_all_parts(chosen(first[0]), chosen(second[0]), ours, against=theirs)
+    return Larger("AUROC", names or (entry_title(first), entry_title(second)), pairs)
+
+
+def differences(quantity: Quantity, first: Iterable[Record], second: Iterable[Record]) -> BySeed:
+    """The quantity of the first runs minus that of the second, for each seed that both have."""
+    left, right = quantity.values(first), quantity.values(second)
+    return {seed: left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())}

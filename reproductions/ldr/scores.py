@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dissensus.show import Panel, Plot, Series
+from reproductions.comparisons import (
+    Larger,
+    Sides,
+    data_title,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series
 from reproductions.ldr.contenders import STUDY, contender_title
 from reproductions.ldr.detection import main_data
 from reproductions.ldr.measurements import DETECTORS
 from reproductions.ldr.records import (
+    UNKNOWN,
     BestOfAll,
     Entry,
     auroc,
@@ -20,10 +27,9 @@ from reproductions.ldr.records import (
     quantity_on,
     unknown_sets,
 )
-from reproductions.old.base import Claim, Experiment, Record, Table
-from reproductions.old.comparisons import LargerInAll, Pairs, data_title
+from reproductions.study import Record
 
-_HEADER = ["data", "method", "score", "AUROC", "", "", ""]
+_HEADER = ["data", "method", "score", *UNKNOWN]
 
 
 def _row(data: str, entry: Entry, runs: list[Record]) -> list[str]:
@@ -35,24 +41,25 @@ def _row(data: str, entry: Entry, runs: list[Record]) -> list[str]:
 # ---- scores (Table 6) ---------------------------------------------------------------------------
 
 
-def _best_score(method: str, published: str) -> BestOfAll:
+def _best_score(method: str) -> BestOfAll:
     """A check that PDS is the best of all scores, where LDR and a deep ensemble were run."""
 
     def entries(records: list[Record], data: str) -> dict[Entry, list[Record]]:
         runs = choose_runs(records, data, method) if data in main_data(records) else []
         return {(method, score): runs for score in DETECTORS} if runs else {}
 
-    return BestOfAll((method, "pds"), entries, published)
+    return BestOfAll((method, "pds"), entries)
 
 
 def scores_table(records: list[Record]) -> Table:
     """Table 6, for LDR and for a deep ensemble."""
-    return _HEADER, [
+    rows = [
         _row(data, (method, score), choose_runs(records, data, method))
         for data in main_data(records)
         for method in ("ldr", "deep-ensemble")
         for score in DETECTORS
     ]
+    return Table(_HEADER, rows, labels=3)
 
 
 SCORES = Experiment(
@@ -64,15 +71,16 @@ SCORES = Experiment(
         Claim(
             "For an LDR ensemble, PDS is the best of the scores",
             "Section A.8, Table 6",
-            _best_score("ldr", "PDS 68.1/89.4/97.7/94.1, best on all four"),
+            _best_score("ldr"),
+            "best on all four sets",
         ),
         Claim(
             "For a deep ensemble, PDS is the best of the scores",
-            "Section A.8 (our question)",
-            _best_score("deep-ensemble", "not published"),
+            "Section A.8",
+            _best_score("deep-ensemble"),
+            ours=True,
         ),
     ),
-    None,
     scores_table,
 )
 
@@ -121,7 +129,7 @@ def _has_score(runs: list[Record], score: str) -> bool:
 _DISTANCES = ("mahalanobis", "relative_mahalanobis", "nearest_neighbours")
 
 
-def _distances_of_layers(records: list[Record]) -> Pairs:
+def _distances_of_layers(records: list[Record]) -> Sides:
     """The mean AUROC of each distance, of trained features and of the backbone's."""
     pairs = {}
     for data in data_with(records, "distances"):
@@ -138,8 +146,10 @@ def plot_baselines(records: list[Record]) -> Plot:
     panels = []
     for data, entries in _rivals(records).items():
         names = [entry_title(entry) for entry in entries]
-        strong = [auroc("corrupt5", score).mean(runs) for (_, score), runs in entries.items()]
-        overall = [mean_auroc(score).mean(runs) for (_, score), runs in entries.items()]
+        strong = [
+            auroc("corrupt5", score).estimate(runs).mean for (_, score), runs in entries.items()
+        ]
+        overall = [mean_auroc(score).estimate(runs).mean for (_, score), runs in entries.items()]
         bars = [
             Series("strong corruption", names, strong, 0, "bars"),
             Series("mean of all sets", names, overall, 4, "bars"),
@@ -151,11 +161,12 @@ def plot_baselines(records: list[Record]) -> Plot:
 
 def baselines_table(records: list[Record]) -> Table:
     """AUROC of each baseline on each unknown set."""
-    return _HEADER, [
+    rows = [
         _row(data, entry, runs)
         for data, entries in _rivals(records).items()
         for entry, runs in entries.items()
     ]
+    return Table(_HEADER, rows, labels=3)
 
 
 BASELINES = Experiment(
@@ -170,17 +181,17 @@ BASELINES = Experiment(
             BestOfAll(
                 _OURS,
                 lambda records, data: _rivals(records).get(data, {}),
-                "LDR + PDS first of the methods in Figure 4 (ImageNet-C, severity 5)",
                 lambda runs: ["corrupt5"],
             ),
+            "first of the methods in Figure 4",
         ),
         Claim(
-            "Distances detect better on the features before the last trained layer than on the "
-            "backbone's",
-            "our question (mean AUROC over unknown sets)",
-            LargerInAll(_distances_of_layers, ("last layer's", "backbone's"), "AUROC"),
+            "Distances detect better on features before the last trained layer than the backbone's",
+            "Section 4.3, Figure 4",
+            Larger("mean AUROC", ("last layer's", "backbone's"), _distances_of_layers),
+            ours=True,
         ),
     ),
-    plot_baselines,
     baselines_table,
+    plot_baselines,
 )

@@ -6,9 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dissensus.show import Panel, Plot
+from reproductions.comparisons import (
+    Larger,
+    Pairs,
+    Quantity,
+    Sides,
+    at,
+    cell_values,
+    data_title,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot
 from reproductions.ldr.contenders import STUDY
 from reproductions.ldr.records import (
+    UNKNOWN,
     Side,
     accuracy,
     best_on,
@@ -23,16 +34,7 @@ from reproductions.ldr.records import (
     unknown_sets,
     with_strength,
 )
-from reproductions.old.base import Claim, Experiment, Record, Table
-from reproductions.old.comparisons import (
-    Cases,
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    cell_values,
-    data_title,
-)
+from reproductions.study import Record
 
 
 def _strengths(records: Iterable[Record], data: str) -> list[float]:
@@ -52,7 +54,7 @@ def _at_end(name: str, place: int) -> Side:
 _GREATEST, _SMALLEST = _at_end("greatest λ", -1), _at_end("smallest λ", 0)
 
 
-def _rises(relative: bool) -> Cases:
+def _rises(relative: bool) -> Pairs:
     """The rise of C · PDS − 1 over λ = 0 on unknown inputs (mean of the sets), and on test inputs.
 
     A difference, or with ``relative`` a factor.
@@ -65,7 +67,7 @@ def _rises(relative: bool) -> Cases:
             for seed in sorted(set(more) & set(less))
         }
 
-    def cases(records: list[Record]) -> Pairs:
+    def cases(records: list[Record]) -> Sides:
         pairs = {}
         for data in data_with(records, "ldr"):
             without = with_strength(records, data, "ldr", 0.0)
@@ -86,18 +88,19 @@ def _spread(part: str) -> Quantity:
     return Quantity("C · PDS − 1", lambda record: (read(record) or 1.0) - 1)
 
 
-def _choices_of(first: str, second: str) -> Cases:
+def _choices_of(first: str, second: str) -> Pairs:
     """The mean AUROC of PDS over unknown sets of the λ that each of two proxies chooses."""
 
-    def cases(records: list[Record]) -> Pairs:
+    def cases(records: list[Record]) -> Sides:
         found = {}
         for data in data_with(records, "ldr"):
             runs = [run for run in with_strength(records, data, "ldr") if run["cell"]["strength"]]
             if runs:
-                sides = (
-                    [_choice(some, by) for some in runs_by_seed(runs)] for by in (first, second)
+                ours, other = (
+                    mean_auroc("pds").values(_choice(some, by) for some in runs_by_seed(runs))
+                    for by in (first, second)
                 )
-                found[data_title(data)] = mean_auroc("pds").sides(*sides)
+                found[data_title(data)] = (ours, other)
         return found
 
     return cases
@@ -107,7 +110,7 @@ def _choice(runs: list[Record], proxy: str) -> Record:
     """The run that looks best on a proxy, or is best in hindsight."""
     if proxy != "hindsight":
         return best_on(runs, proxy)
-    return max(runs, key=lambda run: mean_auroc("pds").mean([run]))
+    return max(runs, key=lambda run: mean_auroc("pds").estimate([run]).mean)
 
 
 def plot(records: list[Record]) -> Plot:
@@ -151,73 +154,69 @@ def table(records: list[Record]) -> Table:
             runs = with_strength(records, data, "ldr", strength)
             cells = summary_cells(runs, accuracy, score_accuracy, unique)
             rows.append([data_title(data), f"{strength:g}", *cells])
-    header = ["data", "λ", "test accuracy", "averaged logits", "#unique", "AUROC of PDS"]
-    return [*header, "", "", ""], rows
+    header = ["data", "λ", "test accuracy", "averaged logits", "#unique", *UNKNOWN]
+    return Table(header, rows, labels=2)
 
 
 EXPERIMENT = Experiment(
     "ldr/strength",
     "Figure 5 (left)",
-    "What the strength λ does to diversity, accuracy and detection",
+    "Diversity, accuracy and detection by the strength λ",
     STUDY,
     (
         Claim(
             "A greater λ makes the ensemble more diverse",
             "Section 4.3, Figure 5",
             larger_on_parts(
-                _GREATEST,
-                _SMALLEST,
-                unique,
-                "PDS jumps for λ between 0.1 and 10 (Figure 5)",
-                lambda runs: ["test", *unknown_sets(runs)],
+                _GREATEST, _SMALLEST, unique, lambda runs: ["test", *unknown_sets(runs)]
             ),
+            "PDS jumps for λ between 0.1 and 10",
         ),
         Claim(
             "The AUROC of PDS rises with λ over the same range",
             "Section 4.3, Figure 5",
-            larger_on_parts(
-                _GREATEST,
-                _SMALLEST,
-                pds_auroc,
-                "AUROC jumps for λ between 0.1 and 10 (Figure 5)",
-            ),
+            larger_on_parts(_GREATEST, _SMALLEST, pds_auroc),
+            "jumps for λ between 0.1 and 10",
         ),
         Claim(
             "λ raises diversity more on unknown inputs than on test inputs",
-            "Section 3.3 (our question: the rise over λ = 0, mean of the unknown sets)",
-            LargerInAll(_rises(relative=False), ("unknown", "test"), "rise of C · PDS over λ = 0"),
+            "Section 3.3",
+            Larger("rise of C · PDS over λ = 0", ("unknown", "test"), _rises(relative=False)),
+            ours=True,
         ),
         Claim(
             "λ raises diversity by a larger factor on unknown inputs than on test inputs",
-            "Section 3.3 (our question)",
-            LargerInAll(
-                _rises(relative=True),
-                ("unknown", "test"),
+            "Section 3.3",
+            Larger(
                 "C · PDS − 1 over that of λ = 0",
+                ("unknown", "test"),
+                _rises(relative=True),
                 "{:.2f}",
             ),
+            ours=True,
         ),
         Claim(
-            "Strangers made of validation data choose a better λ than averages of two inputs do",
-            "our question (regardless of accuracy; mean AUROC of PDS over unknown sets)",
-            LargerInAll(
-                _choices_of("strangers", "mixed"),
+            "Strangers made of validation data choose a better λ than averages of two inputs",
+            "the choice of λ",
+            Larger(
+                "AUROC of PDS",
                 ("chosen on strangers", "on averages"),
-                "AUROC of PDS",
+                _choices_of("strangers", "mixed"),
             ),
+            ours=True,
         ),
         Claim(
-            "The λ that strangers choose detects as well as the best in hindsight (at most 0.01 "
-            "less)",
-            "our question",
-            LargerInAll(
-                _choices_of("strangers", "hindsight"),
-                ("chosen on strangers", "best in hindsight"),
+            "The λ that strangers choose detects at most 0.01 worse than the best in hindsight",
+            "the choice of λ",
+            Larger(
                 "AUROC of PDS",
+                ("chosen on strangers", "best in hindsight"),
+                _choices_of("strangers", "hindsight"),
                 margin=-0.01,
             ),
+            ours=True,
         ),
     ),
-    plot,
     table,
+    plot,
 )

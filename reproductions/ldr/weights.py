@@ -11,25 +11,26 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
-from dissensus.show import Panel, Plot, Series
 from reproductions.cells import SEEDS_OPTION, make_cell, seed_cells, seeds_of
+from reproductions.comparisons import (
+    Finding,
+    Larger,
+    Pairs,
+    Quantity,
+    Sides,
+    at,
+    data_title,
+    exact,
+    group_records,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series, curve_series
 from reproductions.ldr.contenders import CPU, FASHION, PAPER, SMOKE
 from reproductions.ldr.data import load_data
 from reproductions.ldr.flow import network_flow, row_flow
 from reproductions.ldr.measurements import outputs_of
 from reproductions.ldr.methods import train_ensemble
-from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from reproductions.old.comparisons import (
-    Cases,
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    curve_series,
-    data_title,
-    decide,
-    group_records,
-)
+from reproductions.study import Cell, Record, Study
 
 #: What a training is watched on: by name, the settings at each scale and what differs in them.
 CASES: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Any]]] = {
@@ -219,19 +220,18 @@ def _identity(records: list[Record]) -> Finding:
     runs = [run for some in trainings(records).values() for run in some]
     means, inverses = (np.concatenate(curves(runs, key)) for key in ("mean", "inverse_loss"))
     worst = float(np.abs(means / inverses - 1).max())
-    sentence = f"mean α_n × mean cross-entropy differs from 1 by at most {worst:.1e}"
-    return decide(worst < 1e-4, sentence, "α_B = 1 / mean CE (Eq. 5)")
+    return exact(worst < 1e-4, f"relative deviation at most {worst:.1e}")
 
 
-def compare(first: Quantity, second: Quantity) -> Cases:
+def compare(first: Quantity, second: Quantity) -> Pairs:
     """Both quantities of the trainings of every case that has them."""
 
-    def cases(records: list[Record]) -> Pairs:
+    def pairs(records: list[Record]) -> Sides:
         groups = trainings(records).items()
         sides = {case: (first.values(runs), second.values(runs)) for case, runs in groups}
         return {case: pair for case, pair in sides.items() if all(pair)}
 
-    return cases
+    return pairs
 
 
 def _number(value: float) -> Quantity:
@@ -240,17 +240,13 @@ def _number(value: float) -> Quantity:
 
 def _derivatives(records: list[Record]) -> Finding:
     error = _exact(records)["differ_by"]
-    sentence = f"largest relative difference from automatic differentiation {error:.1e}"
-    return decide(error < 1e-9, f"{sentence} in 2,000 cases")
+    return exact(error < 1e-9, f"relative deviation at most {error:.1e}")
 
 
 def _no_flips(records: list[Record]) -> Finding:
     constant, inverse = (_exact(records)[f"flips_{key}"] for key in ("constant", "inverse"))
-    return decide(
-        constant > 0 and inverse == 0,
-        f"dominance changes with f_y at {constant:.0%} of the values of g_y for a constant α = 4, "
-        f"at {inverse:.0%} for α = 4 / f_y where |2 g_y − 1| ≥ ¼",
-    )
+    measured = f"dominance changes at {constant:.0%} and {inverse:.0%} of the values of g_y"
+    return exact(constant > 0 and inverse == 0, measured)
 
 
 # ---- figure, table and summary ------------------------------------------------------------------
@@ -311,7 +307,7 @@ def epoch_table(records: list[Record], keys: Mapping[str, str]) -> Table:
             values = [[curve[epoch - 1] for curve in curves(runs, key)] for key in keys]
             cells = [f"{np.mean(some):.3g}" if some else "–" for some in values]
             rows.append([case, str(epoch), *cells])
-    return ["case", "epoch", *keys.values()], rows
+    return Table(["case", "epoch", *keys.values()], rows, labels=2)
 
 
 EXPERIMENT = Experiment(
@@ -320,51 +316,55 @@ EXPERIMENT = Experiment(
     "The weights α_n over training, and the gradients meant to justify them",
     STUDY,
     (
-        Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
+        Claim(
+            "The mean weight of a batch is 1 / mean cross-entropy",
+            "Eq. 5",
+            _identity,
+        ),
         Claim(
             "The weights are lower early in training",
             "Section 3.3",
-            LargerInAll(
-                compare(_at_epoch("mean", -1), _at_epoch("mean", 0)),
-                ("last epoch", "first epoch"),
+            Larger(
                 "mean α_n",
+                ("last epoch", "first epoch"),
+                compare(_at_epoch("mean", -1), _at_epoch("mean", 0)),
             ),
         ),
         Claim(
             "They favour samples that the ensemble gets wrong",
             "Section 3.3, (a)",
-            LargerInAll(
-                compare(_at_epoch("wrong_share", -1), _at_epoch("wrong", -1)),
-                ("share of the weight", "share of the rows"),
+            Larger(
                 "wrongly classified training rows",
+                ("share of the weight", "share of the rows"),
+                compare(_at_epoch("wrong_share", -1), _at_epoch("wrong", -1)),
             ),
         ),
         Claim(
             "They favour samples from another distribution",
             "Sections 3.3 and A.4",
-            LargerInAll(
-                compare(_at_epoch("planted_ratio", -1), _number(1.0)),
-                ("planted", "equal"),
+            Larger(
                 "α of planted rows over α of others",
+                ("planted", "equal"),
+                compare(_at_epoch("planted_ratio", -1), _number(1.0)),
             ),
         ),
         Claim(
             "Most of the weight lies on rows with a top probability of ½ or more",
-            "Eq. 3 (our question: below ½ its gradient raises the same class in both members)",
-            LargerInAll(
-                compare(_SURE, _number(0.5)),
-                ("share of the weight after the last epoch", "half"),
+            "Eq. 3",
+            Larger(
                 "top probability of ½ or more",
+                ("share of the weight after the last epoch", "half"),
+                compare(_SURE, _number(0.5)),
             ),
+            ours=True,
         ),
         Claim("Equations 18 to 20 are the gradients of Eq. 17", "Section A.14", _derivatives),
         Claim(
-            "With a constant α the two terms of Eq. 21 change dominance with f_y; with α = γ / f_y "
-            "and |2 g_y − 1| ≥ 1/γ they do not",
+            "Eq. 21: dominance changes with f_y for a constant α, and not for α = γ / f_y",
             "Section A.14, Eq. 22 to 25",
             _no_flips,
         ),
     ),
-    plot,
     table,
+    plot,
 )

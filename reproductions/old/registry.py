@@ -11,42 +11,10 @@ from reproductions.adp import (
     white_box,
 )
 from reproductions.adp import variants as adp_variants
-from reproductions.ldr import (
-    detection,
-    diversity,
-    factors,
-    generalization,
-    pair_term,
-    planted,
-    published,
-    scores,
-    strength,
-    variants,
-    weights,
-)
 from reproductions.old.base import Experiment
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
-    "ldr/diversity": diversity.DIVERSITY,
-    "ldr/detection": detection.DETECTION,
-    "ldr/published": published.EXPERIMENT,
-    "ldr/when": factors.WHEN,
-    "ldr/planted": planted.EXPERIMENT,
-    "ldr/baselines": scores.BASELINES,
-    "ldr/strength": strength.EXPERIMENT,
-    "ldr/size": factors.SIZE,
-    "ldr/generalization": generalization.GENERALIZATION,
-    "ldr/layers": variants.LAYERS,
-    "ldr/backbone": variants.BACKBONE,
-    "ldr/scores": scores.SCORES,
-    "ldr/two-stage": variants.TWO_STAGE,
-    "ldr/worst-group": generalization.WORST_GROUP,
-    "ldr/disagreement-data": variants.DISAGREEMENT_DATA,
-    "ldr/stochastic-sum": variants.STOCHASTIC_SUM,
-    "ldr/examples": diversity.EXAMPLES,
-    "ldr/weights": weights.EXPERIMENT,
-    "ldr/flow": pair_term.EXPERIMENT,
     "adp/errors": members.ERRORS,
     "adp/features": members.FEATURES,
     "adp/resnet20": resnet20.RESNET20_RUNS,
