@@ -99,7 +99,7 @@ def test_every_result_has_a_plot_that_notebooks_show(results: dict[str, Tabular]
     from dissensus.show.results import PLOTS
 
     verbs = {"RunEvaluation", "Detections"}  # tests of `runs` draw them
-    assert {kind.__name__ for kind in PLOTS} == set(results) | verbs
+    assert set(PLOTS) == set(results) | verbs
     for name, result in results.items():
         figure: Any = result.plot()
         assert figure.axes, name

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.calibration import Calibration, Reliability
-from dissensus.decomposition import Decomposition
-from dissensus.detection import Detection, RocCurve, Study
-from dissensus.diagnostics import Diagnosis
-from dissensus.robustness import Curve, Outcome, Robustness
-from dissensus.robustness.detection import AdversarialDetection
-from dissensus.runs import Detections, RunEvaluation, RunRobustness
 from dissensus.runs.detections import file_name
-from dissensus.show.contents import Contents, Method, Record
 from dissensus.show.detection import (
     divergent_plot,
     histogram_plot,
@@ -29,30 +21,36 @@ from dissensus.show.detection import (
 )
 from dissensus.show.plot import AnyPanel, Image, Panel, Plot, Rule, Series
 from dissensus.show.renderer import draw, save
-from dissensus.show.safety_figures import accuracy_epsilon, accuracy_steps
-from dissensus.training import History
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a result brings its own room with it; to draw it needs no other
     from matplotlib.figure import Figure
+
+    from dissensus.calibration import Reliability
+    from dissensus.decomposition import Decomposition
+    from dissensus.detection import Detection, RocCurve
+    from dissensus.diagnostics import Diagnosis
+    from dissensus.robustness import Curve, Outcome, Robustness
+    from dissensus.robustness.detection import AdversarialDetection
+    from dissensus.runs import Detections, RunEvaluation, RunRobustness
+    from dissensus.training import History
 
 _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
 
 
 def plot_result(result: object) -> Figure:
     """Draw ``result`` as :data:`PLOTS` says."""
-    if type(result) not in PLOTS:
-        known = ", ".join(kind.__name__ for kind in PLOTS)
-        raise TypeError(
-            f"{type(result).__name__} has no plot; use its to_frame(). {known} have one"
-        )
-    return draw(PLOTS[type(result)](result))
+    name = type(result).__name__
+    if name not in PLOTS:
+        raise TypeError(f"{name} has no plot; use its to_frame(). {', '.join(PLOTS)} have one")
+    return draw(PLOTS[name](result))
 
 
 def draw_files(result: Any, path: str | Path | None = None) -> list[Path]:
     """Draw every figure of ``result`` into the folder ``path``, by default its own."""
-    if type(result) not in FILES:
-        raise TypeError(f"{type(result).__name__} has no files of figures; use its plot()")
-    make, endings = FILES[type(result)]
+    kind = type(result).__name__
+    if kind not in FILES:
+        raise TypeError(f"{kind} has no files of figures; use its plot()")
+    make, endings = FILES[kind]
     folder = result.folder if path is None else Path(path)
     return [
         save(plot, folder / f"{name}.{ending}")
@@ -163,6 +161,9 @@ def _robustness(robustness: Robustness) -> Plot:
 
 def _accuracy_panels(robustness: Robustness) -> list[AnyPanel]:
     """The panels of the report's figures of accuracy."""
+    from dissensus.show.contents import Contents, Method, Record
+    from dissensus.show.safety_figures import accuracy_epsilon, accuracy_steps
+
     record = Record(Path(), robustness.to_dict())
     contents = Contents([Method("attacks", Path(), attacks=record)])
     figures = (accuracy_epsilon(contents), accuracy_steps(contents))
@@ -258,26 +259,26 @@ def _attacked_images(
     return Plot(panels, columns=len(labels), size=(1.0, 1.15))
 
 
-#: What is drawn of each type of result.
-PLOTS: dict[type, Callable[[Any], Plot]] = {
-    History: _history,
-    Decomposition: _decomposition,
-    Diagnosis: _diagnosis,
-    Detection: _detection,
-    RocCurve: lambda curve: Plot([_roc({curve.headline(): curve})], size=(3.2, 3.0)),
-    Study: roc_plot,
-    Calibration: lambda result: _reliability({"width": result.width, "mass": result.mass}),
-    Reliability: lambda table: _reliability({"bins": table}),
-    Robustness: _robustness,
-    Curve: _curve,
-    Outcome: _outcome,
-    AdversarialDetection: _adversarial,
-    RunEvaluation: _evaluation,
-    Detections: _detections,
+#: What is drawn of each type of result, by its name.
+PLOTS: dict[str, Callable[[Any], Plot]] = {
+    "History": _history,
+    "Decomposition": _decomposition,
+    "Diagnosis": _diagnosis,
+    "Detection": _detection,
+    "RocCurve": lambda curve: Plot([_roc({curve.headline(): curve})], size=(3.2, 3.0)),
+    "Study": roc_plot,
+    "Calibration": lambda result: _reliability({"width": result.width, "mass": result.mass}),
+    "Reliability": lambda table: _reliability({"bins": table}),
+    "Robustness": _robustness,
+    "Curve": _curve,
+    "Outcome": _outcome,
+    "AdversarialDetection": _adversarial,
+    "RunEvaluation": _evaluation,
+    "Detections": _detections,
 }
 
 #: The figures, by name, that commands leave beside the record of a result, and their formats.
-FILES: dict[type, tuple[Callable[[Any], dict[str, Plot]], tuple[str, ...]]] = {
-    Detections: (_detection_files, ("png",)),
-    RunRobustness: (_attack_files, ("svg", "png")),
+FILES: dict[str, tuple[Callable[[Any], dict[str, Plot]], tuple[str, ...]]] = {
+    "Detections": (_detection_files, ("png",)),
+    "RunRobustness": (_attack_files, ("svg", "png")),
 }
