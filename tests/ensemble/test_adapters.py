@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradgradcheck
 
 import dissensus as ds
 from dissensus.ensemble.adapters import kinds_of
@@ -69,14 +68,6 @@ def test_members_start_as_in_tabm() -> None:
     state[f"{blocks[2]}.bias"].copy_(theirs["output.bias"])
     x = torch.randn(7, 4)
     torch.testing.assert_close(ens(x), reference.eval()(x).transpose(0, 1))
-
-
-def test_a_member_starts_the_same_whatever_their_number() -> None:
-    few, many = (ds.Ensemble(networks.mlp, m, seed=3, sharing="adapters") for m in (2, 6))
-    x = torch.randn(5, 4)
-    assert torch.equal(few(x), many(x, members=[0, 1]))
-    other = ds.Ensemble(networks.mlp, 2, seed=4, sharing="adapters")
-    assert not torch.equal(few.stack[0].r, other.stack[0].r)  # type: ignore[index,union-attr]
 
 
 @pytest.mark.parametrize("gains", [False, True])
@@ -187,17 +178,6 @@ def test_memory_of_one_pass_is_not_seen_in_the_next() -> None:
     torch.testing.assert_close(outputs, [ens(x) for x in xs])
 
 
-def test_forward_has_second_derivatives() -> None:
-    ens = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), members=2)
-    parameters, buffers = tensors_of(ens.stack)  # type: ignore[arg-type]
-    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-
-    def outputs(inner: Tensor, *tensors: Tensor) -> Tensor:
-        return ens.run(dict(zip(parameters, tensors, strict=True)), buffers, inner)
-
-    assert gradgradcheck(outputs, (x, *parameters.values()))
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -236,26 +216,6 @@ def test_a_member_is_an_ordinary_network() -> None:
     wanted = layer.shared[0] * layer.s[2][:, None] * layer.r[2]  # type: ignore[index,operator]
     torch.testing.assert_close(member[0].weight, wanted)  # type: ignore[index]
     assert all(type(p) is nn.Parameter and p.requires_grad for p in member.parameters())
-
-
-def test_soups_average_effective_weights() -> None:
-    ens = made(networks.mlp)
-    for members in (None, [0, 2]):
-        soup, wanted = ens.soup(members=members), apart(ens).soup(members=members)
-        for (name, a), b in zip(soup.named_parameters(), wanted.parameters(), strict=True):
-            torch.testing.assert_close(a, b, msg=name)
-
-
-def test_attacks_and_votes_see_the_same_members() -> None:
-    ens = made(networks.mlp).float()
-    x, y = torch.rand(12, 4), torch.randint(3, (12,))
-    weights = torch.tensor([0.5, 0.3, 0.2])
-    both = ens.set_weights(weights), apart(ens).set_weights(weights)
-    torch.testing.assert_close(both[0].predict(x), both[1].predict(x))
-    assert torch.equal(both[0].vote(x), both[1].vote(x))
-    attacks = ["fgsm:eps=0.1", "pgd:eps=0.1,steps=2"]
-    results = [str(ds.robustness.evaluate(each, x, y, attacks=attacks)) for each in both]
-    assert results[0] == results[1]
 
 
 def test_saved_members_share_again(tmp_path: Path) -> None:
@@ -303,8 +263,3 @@ def test_networks_with_nothing_to_share_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         ds.Ensemble(make, members=3, sharing="adapters")
-
-
-def test_other_sharings_are_refused() -> None:
-    with pytest.raises(ValueError, match="sharing must be one of adapters, got 'all'"):
-        ds.Ensemble(networks.mlp, sharing="all")

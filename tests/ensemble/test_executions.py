@@ -215,17 +215,3 @@ def test_tune_chooses_and_changes_nothing_else(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in ens.state_dict().items())
     assert all(parameter.grad is None for parameter in ens.parameters())
     assert torch.equal(torch.get_rng_state(), random_state)
-
-
-def test_tune_keeps_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for faster in EXECUTIONS:
-        found = dict.fromkeys(EXECUTIONS, 2.0) | {faster: 1.0}
-        monkeypatch.setattr("dissensus.ensemble.module.measure", lambda run, f=found: f)
-        ens = Ensemble(mlp, members=2, execution="tune")
-        ens.tune(torch.zeros(2, 4))
-        assert ens.resolved_execution() == faster
-
-
-def test_unknown_execution() -> None:
-    with pytest.raises(ValueError, match="looped, tune, got 'vmap'"):
-        Ensemble(mlp, members=2, execution="vmap")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from tests.ensemble.networks import NETWORKS, Wrapped, batch_norm_mlp, mlp
+from tests.ensemble.networks import Wrapped, batch_norm_mlp, mlp
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(5))
 
@@ -51,31 +51,6 @@ def test_predictions_are_combined_as_asked(combine: str) -> None:
     assert ens.set_weights(torch.tensor(weights)) is ens
     torch.testing.assert_close(ens.predict(X), torch.tensor(by_hand(ens, X, combine, weights)))
     torch.testing.assert_close(ens.set_weights(None).predict(X), got)
-
-
-def voters(*labels: int) -> Ensemble:
-    """One constant classifier of three classes for each label."""
-    modules = []
-    for label in labels:
-        module = nn.Linear(4, 3)
-        nn.init.zeros_(module.weight)
-        module.bias.data = torch.eye(3)[label]
-        modules.append(module)
-    return Ensemble.from_members(modules)
-
-
-def test_votes() -> None:
-    assert voters(2, 2, 0).vote(X).tolist() == [2] * 6
-    assert voters(2, 1, 0).vote(X).tolist() == [0] * 6  # a tie
-    assert voters(2, 2, 0).vote(X, torch.tensor([0.2, 0.2, 0.6])).tolist() == [0] * 6
-    ens = voters(2, 2, 0).set_weights(torch.tensor([0.2, 0.2, 0.6]))
-    assert ens.vote(X).tolist() == [0] * 6
-
-
-@pytest.mark.parametrize("weights", [torch.tensor([0.5, 0.6]), torch.ones(3) / 3, [0.5, 0.5]])
-def test_weights_must_be_weights(weights: Tensor) -> None:
-    with pytest.raises(ValueError, match="weights must"):
-        voters(0, 1).set_weights(weights)
 
 
 def test_selection_keeps_order_weights_and_statistics() -> None:
@@ -176,15 +151,3 @@ def test_inputs_that_ask_for_a_gradient_get_it_through_the_backbone() -> None:
     ens.backbone.requires_grad_(True)
     ens(X).sum().backward()
     assert all(p.grad is None for p in ens.backbone.parameters())
-
-
-def test_the_output_shows_what_it_is() -> None:
-    ens = Ensemble(NETWORKS["mlp"].make, members=2, combine="score", execution="looped")
-    count = sum(parameter.numel() for parameter in ens.parameters())
-    kind = type(ens[0]).__name__
-    assert repr(ens) == (
-        f"Ensemble(2 × {kind}, {count:,} parameters, combine='score', execution='looped')"
-    )
-    assert all(f"<td>{name}</td>" in ens._repr_html_() for name, _ in ens[0].named_children())
-    unlike = Ensemble.from_members([nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2))])
-    assert repr(unlike).startswith("Ensemble(2 × Linear or Sequential, 16 parameters")

@@ -7,9 +7,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from dissensus.objectives import (
-    ADP,
     OBJECTIVES,
-    GradientAdjustedTargets,
     Independent,
     Sequential,
     Terms,
@@ -77,20 +75,6 @@ def test_value_and_parts_agree_with_the_slow_loop(case: Case) -> None:
             close(terms.parts[name], part)
         documented = case.combination(terms.parts, values_of(objective), members)
         close(terms.loss, documented.detach())
-
-
-@every_case
-def test_float32_agrees_with_the_slow_loop(case: Case) -> None:
-    for inputs in (case.inputs(dtype=torch.float32), case.inputs(dtype=torch.float32, seed=7)):
-        terms, grads = with_gradient(case.build(3), inputs)
-        loss, parts = case.slow(inputs)
-        for got, wanted in [(terms.loss, loss), *((terms.parts[k], parts[k]) for k in parts)]:
-            assert got.dtype == torch.float32
-            close(got, wanted, rtol=2e-5, atol=2e-5)
-        wide = Inputs(*(x.double() if _is_float(x) else x for x in inputs))
-        for got, wanted in zip(grads, with_gradient(case.build(3), wide)[1], strict=True):
-            assert got.dtype == torch.float32
-            close(got, wanted, rtol=1e-3, atol=1e-5)
 
 
 def _is_float(tensor: Tensor | None) -> bool:
@@ -181,14 +165,6 @@ def test_order_of_members_does_not_matter(case: Case) -> None:
         close(mixed_terms.parts[name], part.detach())
     for got, wanted in zip(mixed_grads, grads, strict=True):
         close(got, wanted[order])
-
-
-def test_order_matters_to_sequential_because_the_last_member_is_the_one_trained() -> None:
-    case = next(case for case in CASES if case.name == "sequential")
-    inputs = case.inputs()
-    swapped = Inputs(inputs.outputs.flip(0), inputs.targets, inputs.disagreement.flip(0))
-    gap = call(case.build(3), inputs).loss - call(case.build(3), swapped).loss
-    assert abs(float(gap)) > 0.1
 
 
 @every_case
@@ -401,24 +377,6 @@ def test_vmap_equals_the_loop(case: Case) -> None:
         close(got[i], case.slow(run, **values)[0])
 
 
-@over([case for case in CASES if case.grid])
-@pytest.mark.usefixtures("_no_vmap_fallback")
-def test_vmap_over_hyperparameters_alone(case: Case) -> None:
-    inputs = case.inputs(weighted=True)
-    hyper = {k: torch.tensor(values, dtype=torch.float64) for k, values in case.grid.items()}
-    objective = case.build(3)
-
-    def loss(outputs: Tensor, hyper: dict[str, Tensor]) -> Tensor:
-        return (
-            objective.with_values(**hyper).evaluate(outputs, inputs.targets, **inputs.extra()).loss
-        )
-
-    got = vmap(grad(loss), (None, 0))(inputs.outputs, hyper)
-    for i in range(3):
-        wanted = grad(loss)(inputs.outputs, {k: float(v[i]) for k, v in hyper.items()})
-        close(got[i], wanted)
-
-
 # ---- purity -------------------------------------------------------------------------------------
 
 
@@ -506,35 +464,6 @@ def test_disagreement_is_taken_where_needed_and_nowhere_else(case: Case) -> None
     refused(
         case, r"must be \[members, batch, \w+\], got \(3, 0", disagreement=good.disagreement[:, :0]
     )
-
-
-def test_more_adp_members_than_wrong_classes_cover_them_together() -> None:
-    logits = torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    labels = torch.tensor([0, 1])
-    with pytest.warns(UserWarning, match="7 members for 4 wrong classes. No more than 4 can be"):
-        found = ADP()(logits.requires_grad_(), labels)
-    # Sylvester: the determinant of the 4 × 4 matrix of the wrong classes, but for a constant.
-    expected = []
-    for row, label in enumerate(labels):
-        wrong = np.delete(logits[:, row].detach().softmax(-1).numpy(), int(label), axis=1)
-        unit = wrong / np.linalg.norm(wrong, axis=1, keepdims=True)
-        small = np.linalg.slogdet(unit.T @ unit + 1e-6 * np.eye(4))[1]
-        expected.append(small + 3 * np.log(1e-6))
-    assert found.parts["log_diversity"].item() == pytest.approx(np.mean(expected), abs=1e-6)
-    (gradient,) = torch.autograd.grad(found.parts["log_diversity"], logits)
-    assert 1e-3 < float(gradient.norm()) < 10
-    ADP()(logits[:4], labels)  # no warning
-    with pytest.raises(ValueError, match="ADP needs at least 3 classes"):
-        ADP()(logits[..., :2], labels)
-
-
-def test_adjusted_targets_refuse_what_has_no_equivalent() -> None:
-    outputs, targets = torch.randn(3, 4, 1), torch.randn(4, 1)
-    with pytest.raises(ValueError, match="needs at least two members, got 1"):
-        GradientAdjustedTargets(others_only=True)(outputs[:1], targets)
-    with pytest.raises(ValueError, match=r"at most members − 1 = 2 .* got 2.5.*Theorem 5.1"):
-        GradientAdjustedTargets(2.5, others_only=True, detach=True)(outputs, targets)
-    GradientAdjustedTargets(2.0, others_only=True, detach=True)(outputs, targets)
 
 
 def test_weights_that_want_a_gradient_are_refused() -> None:

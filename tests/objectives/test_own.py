@@ -143,11 +143,6 @@ def test_a_run_of_an_own_objective_loads_and_goes_on(objective: object, tmp_path
         train("independent", out=tmp_path, resume=True)
 
 
-def test_a_sweep_says_that_it_knows_names_alone(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"a sweep knows objectives by name.*ds.fit_fleet"):
-        ds.sweeps.sweep(data="digits", objective=f"{file}:Spread", grid={"seed": [1]})
-
-
 def test_a_command_trains_with_an_own_objective(file: Path, tmp_path: Path) -> None:
     import numpy as np
 

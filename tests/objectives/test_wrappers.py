@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 from torch.testing import assert_close
 
 from dissensus.objectives import (
@@ -76,17 +75,6 @@ def test_the_inner_objective_is_untouched() -> None:
         LearnerDropout(0.5, ADP())(outputs[..., :2], labels % 2)
 
 
-def test_dropped_members_get_no_gradient() -> None:
-    outputs, labels, _ = draw(members=5)
-    objective = LearnerDropout(0.4)
-    chosen = objective.sample_members(5)
-    leaf = outputs.clone().requires_grad_()
-    gradient = torch.autograd.grad(objective(leaf[chosen], labels).loss, leaf)[0]
-    moved = gradient.abs().amax((1, 2)) > 0
-    assert moved.nonzero().flatten().tolist() == chosen
-    assert objective.trained_members(chosen) == chosen
-
-
 def test_an_inner_objective_that_draws_draws_from_those_left() -> None:
     objective = LearnerDropout(0.4, LDR(active=2))
     generator = torch.Generator().manual_seed(0)
@@ -98,21 +86,6 @@ def test_an_inner_objective_that_draws_draws_from_those_left() -> None:
     ]
     with pytest.raises(ValueError, match="cannot draw active=4 members for a batch from 3"):
         LearnerDropout(0.4, LDR(active=4)).sample_members(5)
-
-
-def test_dropout_under_vmap_with_hyperparameters_of_the_inner_objective() -> None:
-    outputs, labels, _ = draw()
-    betas = torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64)
-    objective = LearnerDropout(0.4, Augmented(0.9))
-
-    def loss(z: Tensor, beta: Tensor) -> Tensor:
-        return objective.with_values(beta=beta).evaluate(z, labels).loss
-
-    got = vmap(grad(loss), (None, 0))(outputs, betas)
-    for beta, gradient in zip(betas.tolist(), got, strict=True):
-        leaf = outputs.clone().requires_grad_()
-        wanted = torch.autograd.grad(Augmented(beta)(leaf, labels).loss, leaf)[0]
-        assert_close(gradient, wanted)
 
 
 def test_bad_dropout_is_refused() -> None:

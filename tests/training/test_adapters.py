@@ -100,23 +100,6 @@ def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> N
     torch.testing.assert_close(ends[0], ends[1])
 
 
-def test_one_member_clips_as_the_network_that_it_is() -> None:
-    ens, (x, y) = made(members=1).double(), blobs(20, dtype=torch.float64)
-    before = state(ens)
-    nn.functional.cross_entropy(ens(x)[0], y).backward()
-    nn.utils.clip_grad_norm_(ens.parameters(), 0.01)
-    wanted = {name: before[name] - p.grad for name, p in ens.named_parameters()}  # type: ignore[operator]
-    ens.zero_grad()
-    stepped(
-        ens,
-        Independent(),
-        TrainingBatch(x, y, None, None),
-        optimizer="sgd:lr=1,momentum=0",
-        clip=0.01,
-    )
-    torch.testing.assert_close(dict(ens.named_parameters()), wanted)
-
-
 @pytest.mark.parametrize(
     ("make", "settings"),
     [

@@ -7,7 +7,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.training import Recipe, Training, fit, fit_fleet
 from dissensus.training.evaluation import Meter
-from tests.training.problems import blobs, dense_mlp, norm_mlp, same_bits, state
+from tests.training.problems import blobs, dense_mlp, state
 
 TIMES = torch.tensor([2.0, 0.0, 1.0, 3.0]).repeat(12)
 RECIPE = Recipe(epochs=3, batch_size=48, seed=4)  # all in one batch: order does not matter
@@ -62,16 +62,6 @@ def test_a_weighted_fleet_trains_each_as_if_alone() -> None:
         )
         for one, other in zip(trainings[i].ens.parameters(), ens.parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_equal_weights_change_nothing_for_other_networks() -> None:
-    x, y = blobs(40)
-    plain, weighed = (Ensemble(norm_mlp, members=2) for _ in range(2))
-    fit(plain, (x, y), epochs=2, batch_size=16, progress=False)
-    fit(weighed, (x, y, torch.ones(40)), epochs=2, batch_size=16, progress=False)
-    assert not same_bits(state(plain), state(Ensemble(norm_mlp, members=2)))
-    for name, tensor in state(plain).items():
-        torch.testing.assert_close(state(weighed)[name], tensor)
 
 
 def test_what_is_wrong_with_weights_is_said() -> None:

@@ -162,17 +162,6 @@ def test_members_have_learning_rates_and_decays_of_their_own(alike: bool) -> Non
         close(rows(ens, j), state(alone[j]))
 
 
-def test_one_member_and_a_batch_of_one_left_over() -> None:
-    data = batches(examples=33, size=16, dtype=torch.float64)
-    assert len(data[-1][0]) == 1
-    ens = Ensemble(dense_mlp, members=1).double()
-    alone = ens.member(0)
-    history = quiet_fit(ens, data, epochs=EPOCHS, optimizer="adam:lr=0.02,weight_decay=1e-2")
-    plain_training([alone], data, EPOCHS, adam)
-    close(rows(ens, 0), state(alone))
-    assert history.epochs[0]["train"]["diversity"] == pytest.approx(0, abs=1e-9)
-
-
 class FirstThree(nn.Module):
     """A member without anything to train."""
 
@@ -251,25 +240,6 @@ def pair_term(p: Tensor, q: Tensor) -> Tensor:
     return -torch.log(p * (1 - q) + q * (1 - p)).mean()
 
 
-@pytest.mark.parametrize("objective", ["independent:label_smoothing=0.3", "joint:combine=score"])
-def test_the_objective_may_be_a_string(objective: str) -> None:
-    ens = Ensemble(dense_mlp, members=2, combine="score").double()
-    alone = [ens.member(j) for j in range(2)]
-    quiet_fit(ens, DATA, objective, epochs=1, optimizer="sgd:lr=0.2,momentum=0")
-    optimizer = torch.optim.SGD([p for module in alone for p in module.parameters()], lr=0.2)
-    for x, y in DATA:
-        outputs = [module(x) for module in alone]
-        if objective.startswith("joint"):
-            loss = cross_entropy(sum(outputs) / 2, y)
-        else:
-            loss = sum(cross_entropy(out, y, label_smoothing=0.3) for out in outputs) / 2
-        optimizer.zero_grad()
-        (2 * loss).backward()
-        optimizer.step()
-    for j, module in enumerate(alone):
-        close(rows(ens, j), state(module))
-
-
 def test_regression() -> None:
     x, _ = blobs(60, dtype=torch.float64)
     y = torch.stack([x.sum(-1), x[:, 0] - x[:, 1]], -1)
@@ -298,21 +268,6 @@ def test_regression() -> None:
     assert val["per_member_error"] == pytest.approx(member.tolist(), rel=1e-6)
     assert "accuracy" not in val
     torch.testing.assert_close(ens.predict(x), prediction.mean(0))
-
-
-def test_soft_labels() -> None:
-    soft = [(x, torch.nn.functional.one_hot(y, 3).double() * 0.7 + 0.1) for x, y in DATA]
-    ens = Ensemble(dense_mlp, members=2).double()
-    alone = [ens.member(j) for j in range(2)]
-    history = quiet_fit(ens, soft, epochs=EPOCHS, optimizer="sgd:lr=0.5,momentum=0")
-    outputs = plain_training(alone, soft, EPOCHS, lambda p: torch.optim.SGD(p, lr=0.5))
-    for j, module in enumerate(alone):
-        close(rows(ens, j), state(module))
-    logits, targets = outputs[-1], torch.cat([y for _, y in soft])
-    error = -(targets * logits.softmax(-1).mean(0).log()).sum(-1).mean()
-    hits = (logits.softmax(-1).mean(0).argmax(-1) == targets.argmax(-1)).double().mean()
-    assert history.column("train/ensemble_error")[-1] == pytest.approx(float(error), rel=1e-6)
-    assert history.column("train/accuracy")[-1] == float(hits)
 
 
 # ---- data ---------------------------------------------------------------------------------------
@@ -361,20 +316,6 @@ def test_a_single_example_that_is_left_over_goes_with_the_others() -> None:
     quiet_fit(Ensemble(dense_mlp, members=2), blobs(3), epochs=1, batch_size=1)
 
 
-def test_tensors_are_batches_without_a_loader() -> None:
-    """The order is that of a permutation drawn from the run's seed and the epoch."""
-    x, y = blobs(70, dtype=torch.float64)
-    seen = Recording()
-    ens, twin = (Ensemble(dense_mlp, members=2).double() for _ in range(2))
-    quiet_fit(ens, (x, y), epochs=1, batch_size=20, augment=seen)
-    positions = {tuple(row): n for n, row in enumerate(x.tolist())}
-    order = [[positions[tuple(row)] for row in batch.tolist()] for batch in seen.seen]
-    again = Recording()
-    quiet_fit(twin, [(x[index], y[index]) for index in order], epochs=1, augment=again)
-    assert all(map(torch.equal, seen.seen, again.seen))
-    assert same_bits(state(ens), state(twin))
-
-
 def test_a_backbone_runs_once_a_batch_and_is_not_trained() -> None:
     backbone = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 6, 2), nn.BatchNorm2d(6))
     backbone = nn.Sequential(backbone, nn.Flatten(), nn.Dropout(0.5)).double()
@@ -389,22 +330,6 @@ def test_a_backbone_runs_once_a_batch_and_is_not_trained() -> None:
     plain_training(heads, features, EPOCHS, adam)
     for j, head in enumerate(heads):
         close(state(ens.member(j)[1]), state(head))
-
-
-class Images(nn.Module):
-    """A backbone that makes a vector of images of any shape."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(2).mean(-1)
-
-
-def test_heads_see_features_whatever_the_shape_of_the_inputs() -> None:
-    x, y = torch.randn(20, 4, 3, 3), torch.randint(3, (20,))
-    ens = Ensemble.on_features(Images(), dense_mlp, members=2)
-    slow = Ensemble(dense_mlp, members=2)
-    quiet_fit(ens, [(x, y)], epochs=2)
-    quiet_fit(slow, [(x.flatten(2).mean(-1), y)], epochs=2)
-    assert same_bits(state(ens.stack), state(slow.stack))
 
 
 # ---- options ------------------------------------------------------------------------------------
@@ -514,13 +439,6 @@ def test_what_does_not_fit_together_is_said_first(
     assert same_bits(state(ens), before) or "val" in settings
 
 
-def test_a_recipe_and_settings_do_not_go_together() -> None:
-    from dissensus.training import Recipe
-
-    with pytest.raises(ValueError, match=r"not both; got \['epochs'\]"):
-        quiet_fit(Ensemble(dense_mlp, members=2), batches(), recipe=Recipe(), epochs=3)
-
-
 @pytest.mark.parametrize(
     ("combine", "loss", "y", "error"),
     [
@@ -535,16 +453,6 @@ def test_a_task_and_an_ensemble_for_another_one(
     ens = Ensemble(make, members=2, combine=combine)
     with pytest.raises(ValueError, match=error):
         quiet_fit(ens, (torch.randn(6, 4), y), Independent(loss=loss), epochs=1)
-
-
-def test_validation_targets_of_another_shape() -> None:
-    """They would broadcast to a number that means nothing."""
-    x = torch.randn(6, 4)
-    ens = Ensemble(lambda: nn.Linear(4, 1), members=2, combine="mean")
-    with pytest.raises(ValueError, match=r"got \(6,\); pass targets\[:, None\]"):
-        quiet_fit(ens, (x, x[:, :1]), "independent:loss=mse", val=(x, x[:, 0]), epochs=1)
-    with pytest.raises(ValueError, match="'accuracy' is not known in regression"):
-        quiet_fit(ens, (x, x[:, :1]), "independent:loss=mse", val=(x, x), select_by="accuracy")
 
 
 def test_the_labels_of_every_example_are_checked() -> None:

@@ -86,15 +86,6 @@ def test_the_ensemble_ends_with_the_weights_of_the_best_epoch(select_by: str) ->
     assert not ens.training
 
 
-@pytest.mark.parametrize("settings", [{"val": VAL, "select_by": "last"}, {}])
-def test_without_a_choice_the_last_weights_stay(settings: dict[str, Any]) -> None:
-    seen = Snapshots()
-    ens = Ensemble(norm_mlp, members=2, seed=1)
-    history = fit(ens, TRAIN, epochs=6, callbacks=[seen], **FAST, **settings)
-    assert history.best_epoch == 6
-    assert same_bits(state(ens), seen.states[-1])
-
-
 @pytest.mark.parametrize("patience", [1, 4])
 def test_patience_ends_a_run_that_no_longer_improves(patience: int) -> None:
     long = fit(Ensemble(norm_mlp, members=2, seed=1), TRAIN, val=VAL, epochs=25, **FAST)
@@ -110,14 +101,6 @@ def test_patience_ends_a_run_that_no_longer_improves(patience: int) -> None:
     assert len(history.epochs) == epoch + 1 < 25
     assert history.best_epoch == best + 1
     assert history.epochs == long.epochs[: epoch + 1]
-
-
-@pytest.mark.parametrize("select_by", ["ensemble_error", "accuracy"])
-def test_of_equal_epochs_the_first_is_the_best(select_by: str) -> None:
-    ens = Ensemble(dense_mlp, members=2)
-    still = FAST | {"optimizer": "sgd:lr=0,momentum=0"}
-    history = fit(ens, TRAIN, val=VAL, epochs=9, patience=2, select_by=select_by, **still)
-    assert (history.best_epoch, len(history.epochs), history.ended) == (1, 3, "patience")
 
 
 def test_a_callback_ends_a_run() -> None:

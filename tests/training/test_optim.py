@@ -113,20 +113,6 @@ def test_clipping_is_torchs_for_each_member(limit: float) -> None:
     assert all(map(torch.equal, gradients, before))
 
 
-@given(optimizers())
-def test_the_written_form_gives_the_optimizer_back(settings: Optimizer) -> None:
-    assert Optimizer.parse(settings.spec()) == settings
-
-
-def test_numbers_of_other_kinds_are_written_as_numbers() -> None:
-    import numpy as np
-
-    settings = Optimizer("sgd", lr=list(np.logspace(-2, -1, 2)), weight_decay=np.float32(0.5))
-    assert settings.spec() == "sgd:lr=0.01/0.1,weight_decay=0.5,momentum=0.9,nesterov=false"
-    assert Optimizer.parse("adam").lr == 1e-3
-    assert Optimizer.parse(" SGD ").lr == 0.1
-
-
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -153,10 +139,3 @@ def test_numbers_of_other_kinds_are_written_as_numbers() -> None:
 def test_what_no_optimizer_is(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         Optimizer.parse(text)
-
-
-def test_one_value_a_member() -> None:
-    with pytest.raises(ValueError, match="lr has 2 values for 3 members"):
-        MemberOptimizer(Optimizer(lr=(1e-3, 1e-2)), stacks(0), MEMBERS)
-    with pytest.raises(ValueError, match="lr must be finite"):
-        Optimizer(lr=())

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dissensus.ensemble import Ensemble
 from dissensus.tools.records import read_record
 from dissensus.training import Stopped, fit
-from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
+from tests.training.problems import blobs, dropout_mlp, norm_mlp, state
 from tests.training.test_determinism import Noisy, flip
 
 EPOCHS = 5
@@ -199,16 +198,6 @@ def test_figures_that_are_judged_in_parts_are_interrupted_as_well(
         assert result(out, *run(out, resume=True)) == whole
 
 
-def test_in_another_thread_signals_are_left_alone(tmp_path: Path, uninterrupted: Any) -> None:
-    run, found = RUNS["unlike members"], []
-    before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=lambda: found.append(result(tmp_path, *run(tmp_path))))
-    thread.start()
-    thread.join()
-    assert found == [uninterrupted(run)]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_many_interruptions_in_a_row(tmp_path: Path, uninterrupted: Any) -> None:
     run = RUNS["adam, dropout, drawn members"]
     stops = 0
@@ -220,23 +209,6 @@ def test_many_interruptions_in_a_row(tmp_path: Path, uninterrupted: Any) -> None
             stops += 1
     assert stops == 10
     assert result(tmp_path, *found) == uninterrupted(run)
-
-
-def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
-    def impatient(x: Tensor, generator: torch.Generator) -> Tensor:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("not reached")
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        RUNS["unlike members"](tmp_path, augment=impatient)
-    assert not isinstance(caught.value, Stopped)
-
-
-def test_ctrl_c_without_a_folder_says_that_nothing_was_saved() -> None:
-    ens = dropped()
-    with pytest.raises(Stopped, match="nothing was saved, as there is no run folder"):
-        fit(ens, blobs(60), epochs=2, batch_size=16, augment=Interrupt(1), progress=False)
 
 
 class Falling:
@@ -262,19 +234,6 @@ def test_workers_that_fall_to_the_same_ctrl_c_cost_nothing(at: int, tmp_path: Pa
     whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
     with pytest.raises(Stopped, match=f"stopped in epoch 1 after {at} of 4 batches"):
         Run(dropped, "joint", {}, lambda: Falling(at))(tmp_path / "run")
-    assert result(tmp_path / "run", *run(tmp_path / "run", resume=True)) == whole
-
-
-def test_a_ctrl_c_before_a_run_is_under_way_again_changes_nothing(tmp_path: Path) -> None:
-    """The loader is asked again for the batches that are done, and interrupted at that."""
-    run = Run(dropped, "joint", {}, lambda: Falling(99))
-    whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
-    with pytest.raises(Stopped, match="after 2 of 4"):
-        run(tmp_path / "run", augment=Interrupt(1))
-    before = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(Stopped, match="after 2 of 4"):
-        Run(dropped, "joint", {}, lambda: Falling(1))(tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
     assert result(tmp_path / "run", *run(tmp_path / "run", resume=True)) == whole
 
 
@@ -349,24 +308,3 @@ def test_the_folder_holds_what_the_design_says(tmp_path: Path) -> None:
     run(out, resume=True, epochs=EPOCHS + 1)  # without config=: what was written stays
     written["training"]["epochs"] += 1
     assert tomllib.loads((out / "config.toml").read_text()) == written
-
-
-def test_the_best_weights_survive_a_restart(tmp_path: Path) -> None:
-    run = Run(normed, "joint", {"optimizer": "adam:lr=0.3"})
-    ens, history = run(tmp_path, epochs=8)
-    assert history.best_epoch < 8
-    other, _ = run(tmp_path, epochs=8, resume=True)
-    assert same_bits(state(ens), state(other))
-
-
-def test_best_weights_that_are_those_of_the_checkpoint_are_saved_once(tmp_path: Path) -> None:
-    run = Run(normed, "joint", {"optimizer": "adam:lr=0.3"})
-    whole, history = run(tmp_path / "whole", epochs=8)
-    best, parts = history.best_epoch, tmp_path / "parts"
-    run(parts, epochs=best)
-    names = load_file(parts / "checkpoint.safetensors").keys()
-    assert not any(name.startswith("best.") for name in names)
-    other, _ = run(parts, epochs=8, resume=True)
-    assert same_bits(state(whole), state(other))
-    names = load_file(parts / "checkpoint.safetensors").keys()
-    assert any(name.startswith("best.") for name in names)

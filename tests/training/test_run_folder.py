@@ -1,8 +1,6 @@
 """Run folders that are not what they should be, and what is said about them before any work."""
 
-import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +61,6 @@ def test_a_run_goes_on_with_the_settings_it_began_with(
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     if "ens" not in changes:
         assert (tmp_path / "config.toml").read_bytes() == config
-
-
-def test_a_run_that_never_began_begins(tmp_path: Path) -> None:
-    ens, _ = train(tmp_path / "new", resume=True)
-    other, _ = train(tmp_path / "other")
-    assert same_bits(state(ens), state(other))
 
 
 # ---- damaged and foreign files ------------------------------------------------------------------
@@ -141,28 +133,6 @@ def test_what_kills_leave_behind_is_cleared_away(tmp_path: Path) -> None:
 # ---- folders that cannot be written -------------------------------------------------------------
 
 
-def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("here")
-    for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(ValueError, match=r"cannot write to .*file"):
-            train(path, augment=never)
-    assert (tmp_path / "file").read_text() == "here"
-
-
-def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An administrator may write anywhere, so the refusal is acted."""
-    original = os.open
-
-    def refusing(path: Any, *arguments: Any, **options: Any) -> int:
-        if str(path).startswith(str(tmp_path)):
-            raise PermissionError(13, "Permission denied", str(path))
-        return original(path, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", refusing)
-    with pytest.raises(ValueError, match=f"cannot write to {tmp_path}: Permission denied"):
-        train(tmp_path, augment=never)
-
-
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         f_bavail, f_frsize = 3, 4096
@@ -227,11 +197,3 @@ def test_a_checkpoint_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
 
     train(tmp_path, epochs=30, val=blobs(20), callbacks=[look])
     assert max(sizes) < 1.05 * sizes[1]
-
-
-def test_times_add_up_over_restarts(tmp_path: Path) -> None:
-    started = time.perf_counter()
-    _, first = train(tmp_path)
-    _, second = train(tmp_path, epochs=4, resume=True)
-    assert 0 < first.seconds < second.seconds < time.perf_counter() - started
-    assert json.loads((tmp_path / "state.json").read_text())["seconds"] == second.seconds

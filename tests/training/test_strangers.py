@@ -94,13 +94,6 @@ def test_members_disagree_on_unknown_inputs_and_still_agree_on_known_ones() -> N
         assert float(information(tuned(x)).mean()) < 0.05
 
 
-def test_an_objective_without_disagreement_refuses_strangers() -> None:
-    with pytest.raises(ValueError, match="Independent takes no disagreement data"):
-        ds.fit(make_ensemble(), rows(), disagreement="strangers", progress=False)
-    with pytest.raises(ValueError, match="'strangers' makes them from the training data"):
-        ds.fit(make_ensemble(), rows(), "a2d", progress=False)
-
-
 def normalized(width: int = 16) -> nn.Module:
     return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
 

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from dissensus.ensemble import Ensemble
-from dissensus.training import Recipe, TorchSchedule, Training, fit, fit_fleet
+from dissensus.training import TorchSchedule, fit
 from tests.training.problems import batches, blobs, dense_mlp, norm_mlp, same_bits, state
 
 EPOCHS, DATA = 4, batches()
@@ -125,24 +125,6 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(
     assert same_bits(state(train(tmp_path / "cut", resume=True)), state(whole))
     config = (tmp_path / "whole" / "config.toml").read_text()
     assert 'schedule = "' in config
-
-
-def test_the_config_names_them(tmp_path: Path) -> None:
-    recipe = Recipe(
-        optimizer=functools.partial(AdamW, lr=0.5),
-        schedule=TorchSchedule(functools.partial(CosineAnnealingLR, T_max=3), every="batch"),
-    ).plain()
-    assert recipe["optimizer"] == "torch.optim.adamw:AdamW:lr=0.5"
-    assert recipe["schedule"] == "torch.optim.lr_scheduler:CosineAnnealingLR:T_max=3 every batch"
-
-
-def test_a_fleet_trains_them_one_by_one() -> None:
-    ens = [Ensemble(dense_mlp, members=2) for _ in range(2)]
-    recipe = Recipe(optimizer=RMSprop, epochs=1)
-    histories = fit_fleet([Training(e, blobs(20), recipe=recipe) for e in ens], progress=False)
-    assert len(histories) == 2
-    fit(other := Ensemble(dense_mlp, members=2), blobs(20), recipe=recipe, progress=False)
-    assert same_bits(state(ens[1]), state(other))
 
 
 WHOLE = dense_mlp()

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import dissensus as ds
-from dissensus.training import TRACKERS, TensorBoard
+from dissensus.training import TRACKERS
 from tests.training.problems import blobs
 
 
@@ -73,14 +73,6 @@ def test_without_its_package_the_error_says_what_to_install(name: str, monkeypat
         train(None, track=name)
 
 
-def test_a_command_names_a_missing_package_and_an_unknown_tracker(monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match="needs tensorboard; pip install tensorboard"):
-        ds.runs.train(data="digits", track="tensorboard", out="never")
-    with pytest.raises(ValueError, match="there is no tracker 'wanda'; did you mean 'wandb'"):
-        ds.runs.train(data="digits", track=["wanda"], out="never")
-
-
 class Watcher:
     """A callback with every hook."""
 
@@ -112,9 +104,3 @@ def test_hooks_of_a_callback_are_called_in_order() -> None:
     with pytest.raises(RuntimeError, match="stop"):
         train(None, callbacks=[failing], batch_size=10)
     assert failing.seen[-1] is None
-
-
-def test_a_tracker_is_a_callback_too(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    train(None, callbacks=[TensorBoard(tmp_path)])
-    assert list(tmp_path.glob("events.*"))

@@ -1,7 +1,5 @@
 """The model of a step against values by hand."""
 
-import math
-
 import pytest
 
 from benchmarks.scaling import Devices, Work, bytes_per_step, predict_step
@@ -22,21 +20,8 @@ def test_a_step_on_a_mesh_is_the_sum_of_its_parts() -> None:
     assert bytes_per_step(WORK, 4, 2) == {"outputs": 643 * 4, "gradients": 2000 * 4}
 
 
-def test_one_device_exchanges_nothing() -> None:
-    found = predict_step(WORK, DEVICES, 1, 1)
-    assert (found.compute, found.outputs, found.gradients) == (3.0, 0.0, 0.0)
-    assert bytes_per_step(WORK, 1, 1) == {"outputs": 0, "gradients": 0}
-
-
 def test_members_that_are_not_coupled_scale_without_loss_until_they_run_out() -> None:
     free = Work(members=6, batch=64, outputs=10, parameters=1000, seconds=0.5, coupled=False)
     times = [predict_step(free, DEVICES, along, 1).compute for along in (1, 2, 3, 4, 6)]
     assert times == [3.0, 1.5, 1.0, 1.0, 0.5]  # four ranks are no faster than three
     assert all(predict_step(free, DEVICES, along, 1).outputs == 0 for along in (2, 6))
-
-
-def test_gradients_outgrow_outputs_as_devices_are_added_along_data() -> None:
-    spread = predict_step(WORK, DEVICES, 6, 1)
-    parallel = predict_step(WORK, DEVICES, 1, 6)
-    assert parallel.gradients > 2 * spread.outputs
-    assert math.isclose(parallel.compute, 3.0 * 11 / 64)
