@@ -250,8 +250,11 @@ def test_other_layers_stay_each_members_own() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.Linear(4, 3), "Linear has none to share"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3)), "has none to share"),
+        (lambda: nn.Linear(4, 3), "Linear has no nn.Linear but the last"),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3)),
+            "has no nn.Linear but the last",
+        ),
         (
             lambda: nn.Sequential(nn.Linear(4, int(torch.randint(2, 99, ()))), nn.LazyLinear(2)),
             "unlike structure cannot share",

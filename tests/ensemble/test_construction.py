@@ -68,7 +68,7 @@ def test_an_instance_warns_and_its_copies_are_drawn_anew() -> None:
 def test_an_instance_that_cannot_be_drawn_anew() -> None:
     with (
         pytest.warns(SharedInstanceWarning),
-        pytest.raises(ValueError, match=r"cannot re-initialise inner \(Odd has no reset_param"),
+        pytest.raises(ValueError, match=r"cannot re-initialise inner \(no reset_param"),
     ):
         Ensemble(Wrapped(Odd()), members=2)
 

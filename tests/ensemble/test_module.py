@@ -90,7 +90,7 @@ def test_wrong_members(members: list[int]) -> None:
 
 def test_outputs_must_be_rows() -> None:
     flat = Ensemble(lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), members=2)
-    with pytest.raises(ValueError, match=r"got \(6,\); for a single output return \[batch, 1\]"):
+    with pytest.raises(ValueError, match=r"or \[batch, 1\], got \(6,\)"):
         flat(X)
     with pytest.raises(ValueError, match=r"outputs of one shape, got \[\(6, 2\), \(6, 3\)\]"):
         Ensemble.from_members([nn.Linear(4, 2), nn.Linear(4, 3)])(X)

@@ -142,7 +142,7 @@ def test_which_members_a_batch_uses() -> None:
     assert len(LDR(active=4).sample_members(5)) == 4
     assert len(LDR(active=1).sample_members(5)) == 1
     assert LDR().trained_members([1, 3]) == [1, 3]
-    with pytest.raises(ValueError, match="cannot draw active=6 members for a batch from 5; lower"):
+    with pytest.raises(ValueError, match="cannot draw active=6 members from 5; lower"):
         LDR(active=6).sample_members(5)
 
 

@@ -84,7 +84,7 @@ def test_an_inner_objective_that_draws_draws_from_those_left() -> None:
     assert LearnerDropout(0.1, LDR(active=2)).sample_members(5, generator) in [
         list(pair) for pair in itertools.combinations(range(5), 2)
     ]
-    with pytest.raises(ValueError, match="cannot draw active=4 members for a batch from 3"):
+    with pytest.raises(ValueError, match="cannot draw active=4 members from 3"):
         LearnerDropout(0.4, LDR(active=4)).sample_members(5)
 
 
@@ -93,7 +93,7 @@ def test_bad_dropout_is_refused() -> None:
         LearnerDropout(1.0).sample_members(5)
     with pytest.raises(ValueError, match=r"drop must be a finite number in \[0, 1\], got 1.5"):
         LearnerDropout(1.5)
-    with pytest.raises(ValueError, match=r"objective must be an objective such as .*, got str"):
+    with pytest.raises(ValueError, match=r"objective must be one such as .*, got str"):
         LearnerDropout(0.2, "joint")
     with pytest.raises(ValueError, match="must train all members at once, got Sequential"):
         LearnerDropout(0.2, Sequential())
@@ -142,7 +142,7 @@ def test_each_stage_disagrees_with_all_members_before_it() -> None:
 
 def test_bad_stages_are_refused() -> None:
     outputs, labels, disagreement = draw(members=3)
-    with pytest.raises(ValueError, match="stage 1 takes the outputs of members 0 to 1, got 3 mem"):
+    with pytest.raises(ValueError, match="stage 1 takes 2 members, got 3"):
         Sequential(1)(outputs, labels, disagreement=disagreement)
     with pytest.raises(ValueError, match="there is no stage 3 with 3 members"):
         Sequential(3).sample_members(3)

@@ -479,7 +479,7 @@ def test_members_may_have_an_order_and_rows_of_their_own(own: dict[str, Any]) ->
         ({"batch_size": "all"}, "batch_size must be an integer of at least 1, got 'all'"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction must be"),
         ({"learning_rate_init": 1e30}, "Lower the learning rate"),
-        ({"bootstrap": True, "beta": 0.5}, "Augmented compares members on the same ones"),
+        ({"bootstrap": True, "beta": 0.5}, "Augmented compares members"),
         ({"shuffle": True}, "shuffle must be one of shared, members, got True"),
         ({"class_weight": "even"}, "class_weight must be a dict, 'balanced' or None, got 'even'"),
         ({"class_weight": {0: -1}}, "class_weight must be at least 0 and not all zero"),

@@ -164,7 +164,7 @@ def test_a_fleet_trains_each_ensemble_as_if_alone(make: Callable[[], nn.Module])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"freeze_patience": 1}, "freeze_patience keeps a member as it is"),
+        ({"freeze_patience": 1}, "freeze_patience does not go with sharing"),
         ({"optimizer": "adam:lr=1e-3/1e-2/1e-2"}, "share weights and so one lr"),
         ({"distributed": True}, "cannot be spread over processes"),
     ],

@@ -67,7 +67,7 @@ def test_a_weighted_fleet_trains_each_as_if_alone() -> None:
 def test_what_is_wrong_with_weights_is_said() -> None:
     x, y = blobs(6)
     ens = Ensemble(dense_mlp, members=2)
-    with pytest.raises(ValueError, match=r"\[examples\] = \(6,\) floats, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"\[examples\] = \(6,\) floats, got .*\[3\]"):
         fit(ens, (x, y, torch.ones(3)), progress=False)
     with pytest.raises(ValueError, match="not all 0, got zeros alone"):
         Training(ens, (x, y, torch.zeros(6)))

@@ -163,7 +163,7 @@ def test_parts_of_one_data_set_are_picked_by_their_rows(exact_train: bool) -> No
     assert_same(ours[:2], fit_fleet(ours[:2], progress=False), others[:2])
     assert_same(ours[2:], fit_fleet(ours[2:], progress=False), others[2:])  # alone, by fit
     for rows in (torch.arange(0), torch.tensor([90]), torch.tensor([-1]), torch.tensor([0.5])):
-        with pytest.raises(ValueError, match="rows must be numbers of rows of train, int64"):
+        with pytest.raises(ValueError, match="rows must be int64"):
             replace(ours[0], rows=rows)
 
 
@@ -296,7 +296,7 @@ def test_bad_targets_are_refused_before_any_work() -> None:
         fit_fleet(trainings, progress=False)
     for parameter, value in zip(trainings[0].ens.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
-    with pytest.raises(ValueError, match="two tensors"):
+    with pytest.raises(ValueError, match="must be tensors"):
         replace(trainings[0], train=[(x, y)])
     with pytest.raises(ValueError, match="need validation data"):
         replace(trainings[0], val=None)

@@ -81,8 +81,7 @@ def share(modules: Sequence[nn.Module], seeds: Sequence[int]) -> nn.Module:
     ]
     if not shared:
         raise ValueError(
-            "sharing='adapters' shares the weights of every nn.Linear but the last, and "
-            f"{type(stack).__name__} has none to share; use sharing=None"
+            f"{type(stack).__name__} has no nn.Linear but the last to share; use sharing=None"
         )
     inputs = shared[0].weight.shape[-1]
     signs = torch.stack([_random_signs(inputs, seed) for seed in seeds])

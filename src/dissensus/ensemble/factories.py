@@ -65,8 +65,7 @@ def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:
         own = any(True for _ in module.parameters(recurse=False))
         if own and not callable(getattr(module, "reset_parameters", None)):
             raise ValueError(
-                f"cannot re-initialise {name or 'the module'} ({type(module).__name__} has no "
-                "reset_parameters); pass a function that makes a new network"
+                f"cannot re-initialise {name or 'it'} (no reset_parameters); pass a function"
             )
 
     def make() -> nn.Module:

@@ -395,8 +395,7 @@ def _count_parameters(module: nn.Module) -> int:
 def _three_axes(outputs: Tensor) -> Tensor:
     if outputs.ndim != 3:
         raise ValueError(
-            "a member must return [batch, outputs], got "
-            f"{tuple(outputs.shape[1:])}; for a single output return [batch, 1]"
+            f"a member must return [batch, outputs] or [batch, 1], got {tuple(outputs.shape[1:])}"
         )
     return outputs
 

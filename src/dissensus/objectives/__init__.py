@@ -106,8 +106,7 @@ def parse(text: str, *, trust: bool = False) -> Objective:
     def own(path: str, settings: str) -> Objective:
         if not trust:
             raise ValueError(
-                f"the objective is {path}, code from outside of Dissensus; if you trust it, and "
-                "whoever named it, pass --trust (trust=True in Python), or name it yourself"
+                f"the objective is {path}, code from outside; to run it pass --trust (trust=True)"
             )
         return _find_own(path, settings)
 
@@ -139,10 +138,7 @@ def as_objective(objective: Objective | Callable[..., Any] | str | None) -> Obje
     if isinstance(objective, str):
         return parse(objective, trust=True)
     if not callable(objective) or isinstance(objective, type):
-        raise ValueError(
-            "an objective is a name, an object such as ADP(alpha=2), or a function (logits, "
-            f"targets) -> loss, got {objective!r}"
-        )
+        raise ValueError(f"an objective is a name, an object or a function, got {objective!r}")
     return FunctionObjective(objective)
 
 

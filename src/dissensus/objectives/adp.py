@@ -103,8 +103,7 @@ def alpha_for(target_probability: float, members: int, classes: int) -> float:
     _check_sizes(members, classes)
     if not 1 / classes < target_probability < 1:
         raise ValueError(
-            f"target_probability must lie between 1 / classes = {1 / classes:.4g} and 1, got "
-            f"{target_probability!r}"
+            f"target_probability must be in ({1 / classes:.4g}, 1), got {target_probability!r}"
         )
     odds = target_probability * (classes - 1) / (1 - target_probability)
     return members / (target_probability * math.log(odds))

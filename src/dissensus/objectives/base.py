@@ -24,7 +24,7 @@ from dissensus.outputs import (
     check_outputs,
     check_weights,
 )
-from dissensus.tools.guards import check_finite, guarded
+from dissensus.tools.guards import check_finite, describe, guarded
 from dissensus.tools.specs import check_choice, check_numbers, number
 
 __all__ = [
@@ -111,8 +111,7 @@ class Objective(ABC):
         loss, parts = self.terms(outputs, targets, weights=weights, **given)
         if example_weights is not None and loss.ndim == 0 and not self.weighs_examples:
             raise ValueError(
-                f"{type(self).__name__} returns a scalar loss, which example weights do not reach; "
-                "return [batch], a value for each example, from terms, or set weighs_examples"
+                f"{type(self).__name__} returns a scalar loss; for example weights return [batch]"
             )
         mean = {name: _mean(part, example_weights) for name, part in parts.items()}
         return Terms(_mean(loss, example_weights), mean)
@@ -156,10 +155,7 @@ class Objective(ABC):
         self._check_disagreement(outputs, disagreement)
         check_weights(weights, outputs.shape[0])
         if weights is not None and weights.requires_grad:
-            raise ValueError(
-                "weights are constants of an objective and get no gradient from it; pass "
-                "weights.detach()"
-            )
+            raise ValueError("weights get no gradient from an objective; pass weights.detach()")
         if example_weights is not None:
             self._check_example_weights(outputs, example_weights)
 
@@ -197,23 +193,19 @@ class Objective(ABC):
     def _check_example_weights(self, outputs: Tensor, example_weights: Tensor) -> None:
         if self.needs_disagreement:
             raise ValueError(
-                f"{type(self).__name__} has a term on unlabelled data, which example weights do "
-                "not reach; leave example_weights=None"
+                f"{type(self).__name__} has a term on unlabelled data: leave example_weights=None"
             )
         check_floats(example_weights, name="example_weights")
-        if tuple(example_weights.shape) != tuple(outputs.shape[1:2]):
-            raise ValueError(
-                f"example_weights must be [batch] = ({outputs.shape[1]},), got "
-                f"{tuple(example_weights.shape)}"
-            )
+        got = tuple(example_weights.shape)
+        if got != tuple(outputs.shape[1:2]):
+            raise ValueError(f"example_weights must be [batch] = ({outputs.shape[1]},), got {got}")
 
     def _check_disagreement(self, outputs: Tensor, disagreement: Tensor | None) -> None:
         name = type(self).__name__
         if disagreement is None:
             if self.needs_disagreement:
                 raise ValueError(
-                    f"{name} needs disagreement=, the members' outputs on unlabelled data, "
-                    "[members, batch, classes]; LDR does without such data"
+                    f"{name} needs disagreement=, the members' outputs on unlabelled data"
                 )
             return
         if not self.needs_disagreement:
@@ -222,8 +214,7 @@ class Objective(ABC):
         members, _, classes = outputs.shape
         if disagreement.shape[0] != members or disagreement.shape[2] != classes:
             raise ValueError(
-                f"disagreement must be [{members}, batch, {classes}], like the outputs, got "
-                f"{tuple(disagreement.shape)}"
+                f"disagreement must be [{members}, batch, {classes}], got {describe(disagreement)}"
             )
 
 

@@ -72,9 +72,7 @@ class Gaussian(Objective):
         check_outputs(outputs, finite=False)
         if outputs.shape[2] % 2:
             raise ValueError(
-                "Gaussian members have two outputs for each target, its mean and its "
-                f"log-variance, [members, batch, 2 · targets], got {tuple(outputs.shape)}; double "
-                "the outputs of the network"
+                f"Gaussian members have two outputs for each target; double {tuple(outputs.shape)}"
             )
         check_regression_targets(targets, gaussian_moments(outputs)[0])
 

@@ -93,8 +93,7 @@ class LDR(Objective):
             return None
         if self.active > members:
             raise ValueError(
-                f"LDR: cannot draw active={self.active} members for a batch from {members}; "
-                "lower active or raise members"
+                f"LDR: cannot draw active={self.active} members from {members}; lower active"
             )
         return sample_without_replacement(members, self.active, generator)
 

@@ -36,8 +36,7 @@ class LearnerDropout(Objective):
         super().__post_init__()
         if isinstance(self.objective, Sequential):
             raise ValueError(
-                "LearnerDropout: objective must train all members at once, got Sequential, which "
-                "needs every member before its stage"
+                "LearnerDropout: objective must train all members at once, got Sequential"
             )
 
     @property
@@ -116,8 +115,7 @@ class Sequential(Objective):
         self.objective.check(outputs, targets)
         if outputs.shape[0] != self.stage + 1:
             raise ValueError(
-                f"Sequential: stage {self.stage} takes the outputs of members 0 to {self.stage}, "
-                f"got {outputs.shape[0]} members; use sample_members to choose them"
+                f"Sequential: stage {self.stage} takes {self.stage + 1} members, got {len(outputs)}"
             )
 
     def sample_members(
@@ -147,6 +145,5 @@ class Sequential(Objective):
 def _check_inner(name: str, objective: Objective) -> None:
     if not isinstance(objective, Objective):
         raise ValueError(
-            f"{name}: objective must be an objective such as Joint(), got "
-            f"{type(objective).__name__}; objectives.parse builds one from a string"
+            f"{name}: objective must be one such as Joint(), got {type(objective).__name__}"
         )

@@ -281,10 +281,7 @@ def as_batches(
     pair = isinstance(data, tuple | list) and len(data) == 2
     if pair and not all(isinstance(item, tuple | list) for item in data):
         kinds = " and ".join(type(item).__name__ for item in data)
-        raise ValueError(
-            f"data must be (x, y) tensors or a DataLoader, got a pair of {kinds}; "
-            "convert arrays with torch.as_tensor"
-        )
+        raise ValueError(f"data must be (x, y) tensors or a DataLoader, got a pair of {kinds}")
     if not isinstance(data, Iterable):
         raise ValueError(f"data must be (x, y) tensors or a DataLoader, got {type(data).__name__}")
     return LoaderBatches(data)
@@ -306,8 +303,7 @@ def split_weights(data: Any) -> tuple[Any, Tensor | None]:
     x, y, weights = data
     if weights.ndim != 1 or len(weights) != len(x) or not weights.is_floating_point():
         raise ValueError(
-            f"example weights must be [examples] = ({len(x)},) floats, got "
-            f"{tuple(weights.shape)} of {weights.dtype}"
+            f"example weights must be [examples] = ({len(x)},) floats, got {describe(weights)}"
         )
     bad = weights[~(weights.isfinite() & (weights >= 0))]
     if len(bad) or not bool(weights.any()):

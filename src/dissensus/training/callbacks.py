@@ -77,8 +77,7 @@ class Tracker:
             self.library: Any = import_module(self.module)
         except ImportError as error:
             raise ImportError(
-                f"tracking with {type(self).__name__} needs {self.package}; pip install "
-                f"{self.package}, or 'dissensus[trackers]' for all trackers"
+                f"{type(self).__name__} needs {self.package}; pip install {self.package}"
             ) from error
         self.folder = None if folder is None else Path(folder)
 

@@ -389,8 +389,7 @@ def _check_metrics(record: dict[str, Any]) -> None:
         error = record.get(part, {}).get("member_error", 0.0)
         if not math.isfinite(error):
             raise NonFiniteLoss(
-                f"the error on {part} data is {error} after epoch {record['epoch']}, though the "
-                "weights are finite; look for NaN or very large values in these data"
+                f"the error on {part} data is {error} at epoch {record['epoch']}; look at them"
             )
 
 

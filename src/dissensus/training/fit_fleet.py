@@ -72,13 +72,11 @@ class Training:
             object.__setattr__(self, name, as_tensors(getattr(self, name)))
         if not _pair(self.train) or not (self.val is None or _pair(self.val)):
             raise ValueError(
-                "train and val must be two tensors (x, y) of one length, at least 1; for a "
-                "DataLoader use fit"
+                "train and val must be tensors (x, y) of one length; for a DataLoader use fit"
             )
         if self.rows is not None and not _rows_of(self.rows, len(self.train[0])):
             raise ValueError(
-                f"rows must be numbers of rows of train, int64 [count] from 0 to "
-                f"{len(self.train[0]) - 1}, at least one, got {self.rows}"
+                f"rows must be int64 [count] from 0 to {len(self.train[0]) - 1}, got {self.rows}"
             )
         if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
             raise ValueError("objectives with unlabelled data take no example weights")

@@ -83,8 +83,7 @@ class Optimizer:
         """Build one from ``name:key=value,…``; slashes separate the values of members."""
         if "." in text.partition(":")[0]:
             raise ValueError(
-                f"{text} is code, which only Python can pass: ds.fit(..., optimizer="
-                f"torch.optim.AdamW); by name there are {', '.join(OPTIMIZERS)}"
+                f"{text} is code, which only Python can pass; named are {', '.join(OPTIMIZERS)}"
             )
         name, settings = split_spec(text)
         check_name(name, OPTIMIZERS, "optimizer")

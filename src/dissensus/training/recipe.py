@@ -84,16 +84,13 @@ class Recipe:
             object.__setattr__(self, "schedule", TorchSchedule(self.schedule))
         if not isinstance(self.optimizer, Optimizer) and not callable(self.optimizer):
             raise ValueError(
-                "optimizer must be a name, a class, or a function that makes one for each member's "
-                "parameters (lambda p: torch.optim.AdamW(p, lr=1e-3)), got "
-                f"{type(self.optimizer).__name__}"
+                f"optimizer must be a name, a class or a function, got {type(self.optimizer)}"
             )
         if self.amp in ("bf16", "bfloat16"):
             object.__setattr__(self, "amp", True)
         if not isinstance(self.amp, bool):
             raise ValueError(
-                f"amp must be True or 'bf16', which train in bfloat16, got {self.amp!r}; float16 "
-                "is not built in, as it needs scaled losses"
+                f"amp must be True or 'bf16', which train in bfloat16, got {self.amp!r}"
             )
         check_numbers(self)
         check_choice("Recipe", "select_by", self.select_by, list(SELECTIONS))

@@ -62,8 +62,7 @@ class RunFolder:
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
             raise ValueError(
-                f"there is a run in {self.path} already; pass resume=True (--resume) to go on with "
-                "it, or choose another folder"
+                f"there is a run in {self.path} already; pass resume=True (--resume) to go on"
             )
         if resume and (self.path / CONFIG).exists():
             before = self._checked_before(config)
@@ -105,8 +104,7 @@ class RunFolder:
         records = [record for record in read_metrics(self.path) if record["epoch"] <= epochs]
         if len(records) < epochs:
             raise ValueError(
-                f"{path} has {len(records)} epochs, the checkpoint beside it is of epoch {epochs}; "
-                "put the file back, or begin a new run"
+                f"{path} has {len(records)} epochs, the checkpoint beside it is of epoch {epochs}"
             )
         write_text(path, "".join(json.dumps(record) + "\n" for record in records))
         return records

@@ -29,10 +29,7 @@ Make = Callable[[list[Tensor], Settings], MemberOptimizer | TorchOptimizer]
 def check_recipe(recipe: Recipe) -> None:
     """Raise for settings that treat members apart, where they share weights."""
     if recipe.freeze_patience is not None:
-        raise ValueError(
-            "freeze_patience keeps a member as it is, but with sharing='adapters' the weights that "
-            "it shares go on changing; use patience"
-        )
+        raise ValueError("freeze_patience does not go with sharing='adapters'; use patience")
     optimizer = recipe.optimizer
     if isinstance(optimizer, Optimizer):
         for name, value in (("lr", optimizer.lr), ("weight_decay", optimizer.weight_decay)):

@@ -211,8 +211,7 @@ def make_stream(
     name, size = type(objective).__name__, recipe.batch_size
     if objective.needs_disagreement and disagreement is None:
         raise ValueError(
-            f"{name} needs disagreement=, unlabelled data to disagree on; 'strangers' makes them "
-            "from the training data"
+            f"{name} needs disagreement=, unlabelled data to disagree on, or 'strangers'"
         )
     if disagreement is not None and not objective.needs_disagreement:
         raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
@@ -248,17 +247,15 @@ def _own_batches(
     members: int,
 ) -> MemberBatches:
     """Batches of each member's own, or an error that says why there are none."""
+    name = type(objective).__name__
     asked = "bootstrap=True" if recipe.bootstrap else "shuffle='members'"
     if objective.coupled:
         raise ValueError(
-            f"{asked} gives each member examples of its own, and {type(objective).__name__} "
-            "compares members on the same ones; train with 'independent', or with "
-            "shuffle='shared' and bootstrap=False"
+            f"{asked} gives members their own rows, but {name} compares members; use 'independent'"
         )
     if getattr(augment, "labelled", False):
         raise ValueError(
-            f"{asked} gives each member examples of its own, and adversarial examples are made for "
-            "all members at once; leave out one of the two"
+            f"{asked} gives each member its own examples; adversarial examples are made for all"
         )
     if objective.needs_disagreement or not isinstance(batches, TensorBatches):
         what = (

@@ -45,8 +45,7 @@ class TorchSchedule:
         check_choice("TorchSchedule", "every", self.every, ["epoch", "batch"])
         if not callable(self.make) or hasattr(self.make, "get_last_lr"):
             raise ValueError(
-                "schedule must be a function that makes a scheduler, as each member has its own: "
-                f"lambda optimizer: CosineAnnealingLR(optimizer, 20); got {type(self.make)}"
+                f"schedule must be a function that makes a scheduler, got {type(self.make)}"
             )
 
     def spec(self) -> str:
@@ -106,15 +105,11 @@ class TorchOptimizer:
         closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise ValueError(
-                f"{type(optimizer).__name__} evaluates the loss several times a step (a closure), "
-                "which ensembles do not; use one that needs gradients alone, such as AdamW"
+                f"{type(optimizer).__name__} needs a closure; use one without, such as AdamW"
             )
         known = {id(parameter) for parameter in own}
         if not all(id(p) in known for group in optimizer.param_groups for p in group["params"]):
-            raise ValueError(
-                "the optimizer must be made for the parameters that it is given, those of one "
-                "member: optimizer=lambda parameters: torch.optim.AdamW(parameters)"
-            )
+            raise ValueError("the optimizer must be made for the parameters that it is given")
         return optimizer
 
     def step(
@@ -203,6 +198,5 @@ def _tensor(value: Any, optimizer: torch.optim.Optimizer) -> Tensor:
     if isinstance(value, int | float):
         return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
     raise ValueError(
-        f"{type(optimizer).__name__} keeps a {type(value).__name__} as its state, which a "
-        "checkpoint cannot hold; train without out="
+        f"{type(optimizer).__name__} keeps a {type(value).__name__}, which a checkpoint cannot hold"
     )

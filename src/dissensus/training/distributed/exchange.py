@@ -82,8 +82,7 @@ class Exchange:
         unlike = (~close[:, 1:].all(1)).nonzero().flatten().tolist()
         if unlike:
             raise ValueError(
-                f"rank {unlike[0]} has another batch than rank 0; give all ranks the same data in "
-                "the same order, as tensors or a loader whose order follows torch's seed"
+                f"rank {unlike[0]} has another batch than rank 0; give all ranks the same data"
             )
 
 

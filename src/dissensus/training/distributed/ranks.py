@@ -266,8 +266,7 @@ def _start(backend: str, timeout: float) -> None:
     """
     if not launched():
         raise ValueError(
-            "distributed training needs several processes: start the program with "
-            "torchrun --nproc-per-node 2 …, or call torch.distributed.init_process_group"
+            "distributed training needs several processes: torchrun --nproc-per-node 2 …"
         )
     wait = timedelta(seconds=max(timeout, _STARTUP))
     try:

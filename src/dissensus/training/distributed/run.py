@@ -44,10 +44,7 @@ class DistributedRun(Run):
         if ens.sharing:
             raise ValueError("members that share weights cannot be spread over processes")
         if recipe.own_batches:
-            raise ValueError(
-                "shuffle='members' and bootstrap=True do not work across processes, which share "
-                "the rows of each batch; leave out distributed"
-            )
+            raise ValueError("shuffle='members' and bootstrap=True do not work across processes")
         self.held: nn.Module | None = None  # what the given ensemble held, while it is lent
         self.stacked = ens.stack is not None
         self.given, self.link = ens, Communicator(ens.device, settings.timeout)
@@ -274,8 +271,7 @@ class SharedFolder(RunFolder):
         if checkpoint is None or not bool(sees.all()):
             blind = int((~sees).nonzero()[0])
             raise ValueError(
-                f"rank {blind} cannot see the checkpoint in {self.path}; the run folder must be on "
-                "a file system that all ranks share"
+                f"rank {blind} cannot see the checkpoint in {self.path}; use a shared file system"
             )
         tensors = own_part(checkpoint[0], self.run.own, stacked=self.run.stacked)
         if self.link.rank and "random.draws" in tensors:  # layers go on if ranks are as many
