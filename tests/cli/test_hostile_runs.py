@@ -92,7 +92,7 @@ def test_a_closed_folder_is_a_note_of_the_report(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed")
     contents = read([tmp_path])
     assert [method.name for method in contents.methods] == ["good"]
-    assert contents.notes == (f"{tmp_path / 'closed'} is left out: it cannot be opened",)
+    assert list(contents.notes) == [f"{tmp_path / 'closed'} is left out: it cannot be opened"]
 
 
 def test_a_sweep_of_too_many_cells_is_refused(tmp_path: Path) -> None:
