@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dissensus.sweeps.cells import Cell, CellFolder, Record, execute, find_missing
 from dissensus.tools.progress import ProgressBar
@@ -101,6 +101,14 @@ def run_each(run: Callable[[Cell], dict[str, Any]], cells: Batch, on_record: OnR
         on_record(execute(cell, run))
 
 
+class Room(NamedTuple):
+    """How many batches run at once, on how many machines, and how many more wait at the engine."""
+
+    jobs: int
+    machines: int = 1
+    ahead: int = 0
+
+
 def run_batches(
     batches: Sequence[Batch],
     work: Work,
@@ -119,9 +127,9 @@ def run_batches(
     with termination_as_interrupt():
         while waiting and engine == LocalEngine(1):
             work(waiting.popleft(), keep)
-        limit = engine.room()[0]
+        room = engine.room()
         while waiting or running:
-            while waiting and len(running) < limit:
+            while waiting and len(running) < room.jobs + room.ahead:
                 batch = waiting.popleft()
                 running[engine.submit(batch, work, folder)] = batch
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -169,9 +177,9 @@ class LocalEngine:
         # A pool for each worker: the death of one breaks no other.
         self._pools: dict[ProcessPoolExecutor, Future[list[Record]]] = {}
 
-    def room(self) -> tuple[int, int]:
-        """How many batches run at once, and on how many machines."""
-        return self.jobs, 1
+    def room(self) -> Room:
+        """The processes."""
+        return Room(self.jobs)
 
     @contextmanager
     def session(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from dissensus._version import __version__
 from dissensus.sweeps.cells import CellFolder, Record
-from dissensus.sweeps.pool import Batch, Work, environment_set, run_batch, thread_variables
+from dissensus.sweeps.pool import Batch, Room, Work, environment_set, run_batch, thread_variables
 from dissensus.tools.specs import check_numbers, number
 
 _SECRET = secrets.token_hex(32)  # one for this process: Ray reads it once
@@ -71,8 +71,8 @@ class RayEngine:
                     with suppress(Exception):  # it ended meanwhile, or its machine is gone
                         ray.cancel(task, force=True)
 
-    def room(self) -> tuple[int, int]:
-        """How many batches run at once, and on how many machines."""
+    def room(self) -> Room:
+        """The runs that fit; as many more wait at Ray, where it does not start them too early."""
         alive = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
         needs = {"CPU": self.cpus, "GPU": self.gpus}
         fits = [
@@ -84,7 +84,9 @@ class RayEngine:
                 f"no machine of Ray has {self.cpus} CPUs and {self.gpus:g} GPUs for a run; for a "
                 "cluster that grows by itself, give --ray-address and --jobs"
             )
-        return self.jobs or sum(fits), max(1, sum(fit > 0 for fit in fits))
+        jobs = self.jobs or sum(fits)
+        full = jobs == sum(fits) and (self.jobs is None or self.address is None)
+        return Room(jobs, max(1, sum(fit > 0 for fit in fits)), ahead=jobs if full else 0)
 
     def submit(self, batch: Batch, work: Work, folder: CellFolder) -> Future[list[Record]]:
         """Hand a batch to Ray."""

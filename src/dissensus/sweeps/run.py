@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -178,9 +179,9 @@ def run_sweep(
     with lock_folder(out), termination_as_interrupt(), ExitStack() as stack:
         remove_parts(folder.folder)
         remove_parts(trials.folder)
-        here, there = _trainers(plan, engine, trust=trust)
+        here, device = _trainer(plan, engine, trust=trust)
         data = _check_plan(plan, place, here)
-        there.sha256 = data.sha256
+        there = replace(here, device=device, sha256=data.sha256)
         connect = cache(lambda: stack.enter_context(engine.session()))
 
         def train(
@@ -213,18 +214,16 @@ def _summarize(plan: Plan, cells: Sequence[Cell], place: Path) -> Summary:
     return summary
 
 
-def _trainers(
+def _trainer(
     plan: Plan, engine: LocalEngine | RayEngine, *, trust: bool
-) -> tuple[CellTrainer, CellTrainer]:
-    """The trainer that checks cells here, and the one that trains them, perhaps on Ray."""
+) -> tuple[CellTrainer, str]:
+    """The trainer that checks cells, and the device to train on, which only Ray may have."""
     device = plan.sections.get("machine", {}).get("device", "auto")
-    data_dir = plan.sections["data"].get("data_dir")
-    there = CellTrainer(device, data_dir, trust)
-    if not isinstance(engine, RayEngine):
-        return there, there
-    if device.startswith("cuda") and not engine.gpus:
+    if isinstance(engine, RayEngine) and device.startswith("cuda") and not engine.gpus:
         raise ValueError(f"--device {device} on Ray needs a GPU for each run: --gpus-per-run 1")
-    return CellTrainer("cpu", data_dir, trust), there
+    checked = "cpu" if isinstance(engine, RayEngine) else device
+    data_dir = plan.sections["data"].get("data_dir")
+    return CellTrainer(checked, data_dir, trust), device
 
 
 def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:

@@ -31,6 +31,7 @@ from dissensus.runs import (
     make_ensemble,
 )
 from dissensus.sweeps.cells import Cell, Record, execute
+from dissensus.sweeps.pool import Room
 from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fit_fleet import kind
@@ -301,14 +302,8 @@ def nbytes(data: Data) -> int:
 # ---- batches ------------------------------------------------------------------------------------
 
 
-def make_batches(
-    cells: Sequence[Cell], trainer: CellTrainer, room: tuple[int, int]
-) -> list[list[Cell]]:
-    """Cells that train together as one fleet, in even parts; others each on its own.
-
-    ``room`` says how many batches run at once, and on how many machines.
-    """
-    jobs, machines = room
+def make_batches(cells: Sequence[Cell], trainer: CellTrainer, room: Room) -> list[list[Cell]]:
+    """Cells that train together as one fleet, in even parts; others each on its own."""
     batches: list[list[Cell]] = []
     for group in _group_alike(cells):
         size = 1
@@ -318,9 +313,9 @@ def make_batches(
             repeats = len({cell["repeat"] for cell in group})
             # Weights, gradients, the best ones, moments, and a share of each repeat's data.
             each = 8 * weights + nbytes(job.data) * repeats / len(group)
-            most = max(1, int(_MEMORY * machines / jobs / each))
+            most = max(1, int(_MEMORY * room.machines / room.jobs / each))
             # One part for each process, more if memory requires it.
-            count = max(min(jobs, len(group)), -(-len(group) // most))
+            count = max(min(room.jobs, len(group)), -(-len(group) // most))
             size = -(-len(group) // count)
         batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
     return batches
