@@ -58,7 +58,7 @@ def histogram_plot(study: Study) -> Plot:
     """One panel for each of the first scores and each unknown set, against the known set."""
     unknown = [name for name in study.scores if name != study.known]
     panels = [
-        histogram_panel(row, study.known, name, legend="best")
+        histogram_panel(row, {study.known: study.known, name: name}, legend="best")
         for row in histogram_rows(study)[:_HISTOGRAMS]
         for name in unknown
     ]
@@ -66,12 +66,15 @@ def histogram_plot(study: Study) -> Plot:
 
 
 def histogram_panel(
-    row: Mapping[str, Any], known: str, unknown: str, title: str = "", **options: Any
+    row: Mapping[str, Any], names: Mapping[str, str], title: str = "", **options: Any
 ) -> Panel:
-    """The histograms of a score on known and unknown inputs, and the threshold between them."""
+    """The histograms of a score on a known and an unknown set, and the threshold between them.
+
+    ``names`` are what to call the known and the unknown set.
+    """
     series = [
-        Series(f"{word} ({name})", row["edges"], row["share"][name], style, "steps", fill=True)
-        for word, name, style in (("known", known, "muted"), ("unknown", unknown, "accent"))
+        Series(label, row["edges"], row["share"][name], style, "steps", fill=True)
+        for (name, label), style in zip(names.items(), ("muted", "accent"), strict=True)
     ]
     limit = row.get("threshold")
     rules = () if limit is None else (Rule("x", limit),)

@@ -60,7 +60,8 @@ def score_histograms(contents: Contents) -> Figure | None:
         for row in detection.rows("histograms"):
             known, share = detection.id_name, row.arrays("share")
             for name in [name for name in share if name != known]:
-                panel = histogram_panel(row.values, known, name, method.name, style=style)
+                names = {known: f"known ({known})", name: f"unknown ({name})"}
+                panel = histogram_panel(row.values, names, method.name, style=style)
                 panels.setdefault((row.text("score"), name), []).append(panel)
                 overlap = float(np.minimum(share[name], share[known]).sum())
                 overlaps.setdefault((row.text("score"), name), {})[method.name] = overlap
