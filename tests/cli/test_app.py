@@ -1,6 +1,5 @@
 """The command line: help, version, the catalogues, and errors as one sentence."""
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -65,31 +64,6 @@ def test_unknown_command_exits_with_2(
 ) -> None:
     assert command_line("objectivs") == 2
     assert "No such command 'objectivs'" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("wide")
-def test_objectives_shows_fields_defaults_and_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Planted:
-        """Of [members, batch, outputs], the loss.
-
-        More that is not shown.
-        """
-
-        inner: str
-        beta: float = 0.5
-        parts: dict[str, int] = dataclasses.field(default_factory=dict)
-        derived: float = dataclasses.field(init=False, default=0.0)
-
-    plant(monkeypatch, "objectives", OBJECTIVES={"planted": Planted})
-    output = CliRunner().invoke(app, ["objectives"]).output
-    assert "planted" in output
-    assert "beta=0.5" in output
-    assert "parts={}" in output
-    assert "inner=" not in output  # it has no default
-    assert "Of [members, batch, outputs], the loss." in output
-    assert "derived" not in output
-    assert "More" not in output
 
 
 @pytest.mark.usefixtures("wide")

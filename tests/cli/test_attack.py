@@ -80,29 +80,6 @@ def test_without_matplotlib_the_numbers_are_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["examples.npz", "record.json"]
 
 
-def test_protocols_can_be_combined(
-    dissensus: Callable[..., Any],
-    digits_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def quick(name: str, text: str) -> Callable[..., ds.robustness.Protocol]:
-        attacks = (ds.robustness.parse(text),)
-        return lambda *given: ds.robustness.Protocol(name, f"{name} {given}", attacks)
-
-    monkeypatch.setattr(ds.robustness, "standard", quick("standard", "fgsm:eps=0.2"))
-    monkeypatch.setattr(ds.robustness, "paper", quick("paper", "bim:eps=0.3,steps=2"))
-    answer = dissensus(
-        *("attack", digits_run, "--standard", "--paper", "--attacks", "noise:eps=0.2"),
-        *("--limit", 5, "--no-checks", "--curve", "0.1:0.3:0.1", "--out", tmp_path, "--json"),
-    )
-    record = json.loads(answer.out)
-    assert record["protocol"] == "paper + standard + own"
-    assert record["label"].startswith("paper ('mnist',); standard (0.1, 'linf')")
-    assert len(record["attacks"]) == 3
-    assert record["curves"][-1]["values"] == [0.1, 0.2, 0.3]
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -36,12 +36,6 @@ def test_runs_and_what_is_none(
     assert {"images", "foreign", "half", "cut", "begun"} < rows.keys()
 
 
-def test_a_run_itself_is_one_row(dissensus: Callable[..., Any], digits_run: Path) -> None:
-    answer = dissensus("runs", digits_run)
-    assert answer.status == 0
-    assert "finished" in answer.out
-
-
 def test_an_empty_and_a_missing_folder(
     dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dissensus.runs import DataSummary, read_config
 from tests.cli.test_train import same_weights
-from tests.data.shard_files import write_parquet, write_pictures, write_vectors
+from tests.data.shard_files import write_pictures, write_vectors
 
 SMALL = ["--model", "linear", "--members", 2, "--batch-size", 16, "--threads", 1]
 
@@ -81,11 +81,3 @@ def test_a_folder_of_images_is_streamed(dissensus: Callable[..., Any]) -> None:
 
     words = ["--ood", "corrupt:1", "--scores", "entropy", "--out", "ood"]
     assert dissensus("ood", "run", *words).status == 0
-
-
-def test_a_sweep_on_shards_trains_one_ensemble_at_a_time(dissensus: Callable[..., Any]) -> None:
-    write_parquet(Path("table"), [40, 20])
-    words = ["--data", "table", *SMALL, "--epochs", 1, "--objective", "augmented", "--repeats", 1]
-    answer = dissensus("sweep", *words, "--grid", "beta=0,1", "--out", "sweep")
-    assert answer.status == 0, answer.err
-    assert "2 records" in answer.out

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import dissensus as ds
 from dissensus import training
-from dissensus.runs import DataSummary, describe, read_config
+from dissensus.runs import describe, read_config
 from dissensus.training.run_folder import read_checkpoint
 
 SMALL = ["--model-option", "hidden=16", "--members", "3", "--batch-size", "256", "--threads", "1"]
@@ -72,21 +71,6 @@ def test_going_on_ends_with_the_same_bits(dissensus: Callable[..., Any], tmp_pat
     assert read_config(short) == read_config(long)
 
 
-def test_settings_from_a_file_and_options_that_win(
-    dissensus: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "wine.toml"
-    file.write_text(
-        f'data = "wine"\nepochs = 9\nmembers = 2\nquiet = true\nout = "{tmp_path}/run"\n'
-        'objective = "adp"\n[model_options]\nhidden = [4]\n'
-    )
-    answer = dissensus("train", "--config", file, "--epochs", 1)
-    assert (answer.status, answer.out, answer.err) == (0, "", "")
-    config = read_config(tmp_path / "run")
-    assert (config["training"]["epochs"], config["ensemble"]["members"]) == (1, 2)
-    assert config["training"]["objective"] == "adp"
-
-
 def test_a_regression_trains_with_squared_error(diabetes_run: Path) -> None:
     config = read_config(diabetes_run)
     assert config["training"]["objective"] == "independent:loss=mse,combine=mean"
@@ -95,35 +79,6 @@ def test_a_regression_trains_with_squared_error(diabetes_run: Path) -> None:
     assert test["diversity"] == pytest.approx(test["member_error"] - test["ensemble_error"])
     assert test["rmse"] > 10  # in the units of the target, not standardised
     assert "accuracy" not in test
-
-
-def test_a_guessed_task_is_announced(
-    dissensus: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = tmp_path / "flats.csv"
-    rows = [f"{i % 4},{i / 7},{'abc'[i % 3]}" for i in range(40)]
-    table.write_text("\n".join(["rooms,price,town", *rows]))
-    for target, sentence in [
-        ("price", "target 'price' has 40 different numbers: regression; --task classification if"),
-        ("rooms", "target 'rooms' has 4 different whole numbers: classification; --task regress"),
-        ("town", None),  # text can only be classes
-    ]:
-        words = ["--data", table, "--target", target, "--epochs", 1, *SMALL]
-        answer = dissensus("train", *words, "--out", tmp_path / target)
-        assert answer.status == 0, answer.err
-        announced = [line for line in answer.err.splitlines() if "--task" in line]
-        assert len(announced) == (sentence is not None)
-        assert sentence is None or announced[0].startswith(sentence)
-        again = dissensus("train", *words, "--out", tmp_path / target, "--overwrite", "--quiet")
-        assert again.err == ""
-        told = ["--task", "regression" if target == "price" else "classification"]
-        answer = dissensus("train", *words, *told, "--out", tmp_path / target, "--overwrite")
-        assert "--task" not in answer.err
-    np.savez(tmp_path / "a.npz", x=np.ones((9, 2)), y=np.arange(9) % 3)
-    with caplog.at_level("INFO", logger="dissensus"):
-        data = ds.data.load(tmp_path / "a.npz")
-    assert caplog.messages == [data.preprocessing["guess"]]
-    assert caplog.messages[0].startswith("y has 3 different whole numbers: classification")
 
 
 def test_a_model_from_a_file(
@@ -149,33 +104,6 @@ def test_a_model_from_a_file(
     assert "if you trust it" in mistake("train", "--resume", "--out", "../run")
     assert dissensus("evaluate", "../run", "--trust").status == 0
     assert dissensus("train", "--resume", "--out", "../run", "--epochs", 2, "--trust").status == 0
-
-
-def test_augmentation_normalisation_and_a_network_of_convolutions(
-    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    wanted = ["--data", "digits", "--model", "linear", "--members", 2, "--epochs", 1]
-    answer = dissensus("train", *wanted, "--augment", "adp", "--normalize", "--out", out)
-    assert answer.status == 0
-    facts = DataSummary.read(out)
-    assert facts is not None
-    x = ds.data.load("digits").train[0]
-    assert facts.channels["mean"] == pytest.approx([float(x.mean())], rel=1e-5)
-    assert facts.channels["std"] == pytest.approx([float(x.std(correction=0))], rel=1e-5)
-    member = ds.load(out).member(0)
-    assert torch.allclose(member[0](x).mean(), torch.tensor(0.0), atol=1e-5)
-    error = mistake("train", *wanted, "--augment", "apd", "--out", tmp_path / "b")
-    assert "no augmentation 'apd'; did you mean 'adp'?" in error
-
-
-def test_no_validation_and_no_test_rows(dissensus: Callable[..., Any], tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    wanted = [*WINE, "--epochs", 1, "--val", "0", "--test", "0", "--out", out]
-    answer = dissensus("train", *wanted)
-    assert answer.status == 0
-    assert not (out / "predictions").exists()
-    assert "test" not in json.loads((out / "record.json").read_text())
 
 
 # ---- stopping -----------------------------------------------------------------------------------
