@@ -38,7 +38,8 @@ from reproductions.statistics import (
 from reproductions.study import Record
 
 Key = TypeVar("Key")
-Read = Callable[[Record], float | None]
+#: A number of a record, or one for each image; None where it was not measured.
+Read = Callable[[Record], Any]
 #: Records by the name of a case, such as a data set.
 Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
 #: Values by seed (or by data set and seed).
@@ -112,7 +113,7 @@ def whole(records: list[Record]) -> dict[str, list[Record]]:
     return {"": records}
 
 
-def at(*path: Any) -> Read:
+def at(*path: Any) -> Callable[[Record], float | None]:
     """A reader of the number at ``path`` below a record's result; None where it was not measured.
 
     >>> at("test", "error")({"result": {"test": {"error": 0.25}}})
@@ -144,24 +145,30 @@ class Runs:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a record: its name, how it is read, and how it is printed."""
+    """A number of a record: its name, how it is read, and how it is printed.
+
+    Of a number for each image, estimates and tables take the mean of each run.
+    """
 
     name: str
     read: Read
     form: str = "{:.3f}"
 
-    def values(self, records: Iterable[Record]) -> dict[int, float]:
+    def values(self, records: Iterable[Record]) -> dict[int, Any]:
         """The quantity by seed; records in which it was not measured are left out."""
         values = {record["cell"]["seed"]: self.read(record) for record in records}
         return {seed: value for seed, value in values.items() if value is not None}
 
     def estimate(self, records: Iterable[Record]) -> Estimate:
         """The mean over runs with its interval."""
-        return mean_interval(list(self.values(records).values()))
+        return mean_interval(self._means(records))
 
     def text(self, records: Iterable[Record]) -> str:
         """Mean and interval over runs, for a table; a dash where there are none."""
-        return interval_text(self.values(records).values(), self.form)
+        return interval_text(self._means(records), self.form)
+
+    def _means(self, records: Iterable[Record]) -> list[float]:
+        return [float(np.mean(value)) for value in self.values(records).values()]
 
     def series(
         self,

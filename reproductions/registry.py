@@ -1,6 +1,17 @@
 """Registry of experiments: the papers' tables and figures, in the order of the papers."""
 
-from reproductions.adp import jsd, overhead, theory
+from reproductions.adp import (
+    adversarial_examples,
+    distortion,
+    hundred_classes,
+    jsd,
+    members,
+    mnist,
+    overhead,
+    resnet20,
+    theory,
+    white_box,
+)
 from reproductions.collusion import (
     architectures,
     cifar10,
@@ -65,7 +76,22 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/examples": diversity.EXAMPLES,
     "ldr/weights": weights.EXPERIMENT,
     "ldr/flow": pair_term.EXPERIMENT,
+    "adp/errors": members.ERRORS,
+    "adp/features": members.FEATURES,
     "adp/overhead": overhead.EXPERIMENT,
+    "adp/resnet20": resnet20.RESNET20_RUNS,
+    "adp/resnet20-members": members.RESNET20_MEMBERS,
+    "adp/resnet20-transfer": adversarial_examples.RESNET20_TRANSFER,
+    "adp/resnet20-detection": adversarial_examples.RESNET20_DETECTION,
+    "adp/mnist": mnist.MNIST,
+    "adp/distortion": distortion.DISTORTION,
+    "adp/white-box": white_box.WHITE_BOX,
+    "adp/adversarial-training": white_box.ADVERSARIAL_TRAINING,
+    "adp/transfer": adversarial_examples.TRANSFER,
+    "adp/detection": adversarial_examples.DETECTION,
+    "adp/five-members": white_box.FIVE_MEMBERS,
     "adp/theory": theory.EXPERIMENT,
     "adp/jsd": jsd.EXPERIMENT,
+    "adp/temperature": hundred_classes.HUNDRED_CLASSES,
+    "adp/histogram": members.HISTOGRAM,
 }

@@ -17,23 +17,21 @@ from reproductions import regime
 from reproductions.adp import ensembles, measurements, mnist
 from reproductions.adp.accuracy import (
     FAMILIES,
-    GRADIENT,
-    MoreRight,
-    accuracy_change,
+    SMALL_CHANGES,
+    WEAK,
+    accuracy_claim,
     accuracy_table,
-    attack_names,
-    attack_title,
-    right_after,
-    weak,
+    on,
+    under,
 )
-from reproductions.adp.comparable import paper_experiment
-from reproductions.adp.ensembles import ADP_RUNS, BASELINE, PAIR, contenders_in, runs_of
-from reproductions.adp.published import effects, gains, published_row
-from reproductions.adp.settings import PAPER, WEAK_PROTOCOL, slow_attacks
+from reproductions.adp.ensembles import ADP_RUNS, BASELINE, PAIR, runs_of
+from reproductions.adp.published import published_changes
+from reproductions.adp.settings import PAPER, slow_attacks
 from reproductions.cells import load_images, seed_cells, seeds_of
-from reproductions.old.base import Cell, Claim, Record, Study, Table
-from reproductions.old.comparisons import filter_records, group_by_data, interval_text
-from reproductions.old.per_image import InTheseRuns
+from reproductions.comparisons import data_title
+from reproductions.experiment import Experiment
+from reproductions.statistics import over_images, over_runs
+from reproductions.study import Cell, Study
 
 #: The names of the cells that are trained alike in the studies of MNIST and of ResNet-20.
 _ALIKE = {"mnist": "mnist-mean-{contender}-seed={seed}", "cifar10": "{contender}-seed={seed}"}
@@ -90,96 +88,38 @@ STUDY = Study(
 )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
-
-def brief(records: list[Record]) -> list[str]:
-    """Accuracy under each attack; that of a JSMA which cannot stick stands beside the paper's."""
-    sentences = []
-    for title, group in group_by_data(records).items():
-        before, after = BASELINE.of(group), ADP_RUNS.of(group)
-        parts = [
-            f"{attack_title(spec)} {change}"
-            for spec in attack_names(group, "slow")
-            if (change := accuracy_change(before, after, right_after([spec], "slow")))
-        ]
-        if parts:
-            sentences.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title}: {'; '.join(parts)}.")
-    return sentences
-
-
-def table(records: list[Record]) -> Table:
-    """Accuracies in % with the published ones, and how far the images that broke were moved."""
-    everybody = [runs.settings["contender"] for runs in contenders_in(records)]
-    header, rows = accuracy_table(records, everybody, ("slow",), published=published_row)
-    for title, group in group_by_data(records).items():
-        for spec in attack_names(group, "slow"):
-            moved = [
-                [record["result"]["slow"][spec]["l2"] for record in runs_of(name).of(group)]
-                for name in everybody
-            ]
-            texts = [interval_text([l2 for l2 in some if l2 is not None]) for some in moved]
-            rows.append([title, f"{attack_title(spec)}: mean L2 of broken images", *texts])
-    return header, rows
-
-
-_FAMILIES = [name for name in FAMILIES if name not in GRADIENT]
-_WHERE = f"Section 4.3, Table 2; {WEAK_PROTOCOL}"
-_SMOOTHED = runs_of("smoothed")
-
-
-def _cifar10(records: list[Record]) -> dict[str, list[Record]]:
-    return {"": filter_records(records, data="cifar10")}
-
-
-DISTORTION = paper_experiment(
+DISTORTION = Experiment(
     "adp/distortion",
     "Table 2, JSMA, C&W and EAD",
     "Accuracy under attacks that look for small changes",
     STUDY,
     (
         *(
-            Claim(
-                f"MNIST: under {FAMILIES[name]}, ADP₂,₀.₅ is more accurate than the baseline",
-                _WHERE,
-                MoreRight(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak((name,), "slow"),
-                    gains(name),
-                    "mnist",
-                    effects((name,)),
-                ),
+            accuracy_claim(
+                f"{data_title(data)}: ADP is more accurate than the baseline, {FAMILIES[name]}",
+                f"Section 4.3, Table 2; {WEAK}",
+                (ADP_RUNS, BASELINE),
+                under(name, part="slow"),
+                on(data),
+                changes=published_changes((name,), data=data),
+                interval=over_runs if data == "mnist" else over_images,
             )
-            for name in _FAMILIES
+            for data in ("mnist", "cifar10")
+            for name in SMALL_CHANGES
         ),
         *(
-            Claim(
-                f"In these runs, CIFAR-10: under {FAMILIES[name]}, ADP₂,₀.₅ is more accurate than "
-                "the baseline",
-                _WHERE,
-                InTheseRuns(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak((name,), "slow"),
-                    gains(name),
-                    effects((name,)),
-                    _cifar10,
-                ),
+            accuracy_claim(
+                f"MNIST: ADP is more accurate than label smoothing, {FAMILIES[name]}",
+                WEAK,
+                (ADP_RUNS, runs_of("smoothed")),
+                under(name, part="slow"),
+                on("mnist"),
+                ours=True,
             )
-            for name in _FAMILIES
-        ),
-        *(
-            Claim(
-                f"MNIST: under {FAMILIES[name]}, ADP₂,₀.₅ is more accurate than label smoothing "
-                "with the F_y of Eq. 7",
-                f"our question; {WEAK_PROTOCOL}",
-                MoreRight(ADP_RUNS, _SMOOTHED, weak((name,), "slow"), data="mnist"),
-            )
-            for name in _FAMILIES
+            for name in SMALL_CHANGES
         ),
     ),
-    None,
-    table,
-    brief,
+    accuracy_table,
 )

@@ -24,8 +24,8 @@ from reproductions import regime
 from reproductions.adp import measurements
 from reproductions.adp.settings import DATA_SETTINGS
 from reproductions.cells import SEEDS_OPTION, ImageData, load_images, seed_cells, seeds_of
-from reproductions.old.base import Cell, Record, Study
-from reproductions.old.comparisons import Runs
+from reproductions.comparisons import Runs
+from reproductions.study import Cell, Record, Study
 
 #: The paper's ADP₂,₀.₅.
 ALPHA, BETA = 2.0, 0.5
@@ -97,15 +97,10 @@ def smoothed_labels(labels: Tensor, members: int, classes: int) -> Tensor:
     return soft.scatter_(1, labels[:, None], right)
 
 
-def train_ensemble(cell: Cell, data: ImageData) -> Ensemble:
-    """The contender that ``cell`` names, trained on ``data`` as the cell says."""
-    return train(cell, data)[0]
-
-
 def train(
     cell: Cell, data: ImageData, folder: Path | None = None, callbacks: Sequence[Any] = ()
 ) -> tuple[Ensemble, History]:
-    """As :func:`train_ensemble`, with the history; with a ``folder`` it goes on from there."""
+    """The contender that ``cell`` names, trained; with a ``folder`` it goes on from there."""
     contender = CONTENDERS[cell["contender"]]
     members = contender.members or cell["members"]
     if "kernel_decay" in cell:  # the regime of the authors' code

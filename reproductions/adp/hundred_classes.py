@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,22 +11,17 @@ from torch import Tensor
 
 from dissensus.data import fit_images
 from dissensus.ensemble import Ensemble
-from dissensus.show import Panel, Plot, Series
 from dissensus.training import predict
 from reproductions.adp.accuracy import (
-    MoreRight,
-    accuracy_text,
-    attack_names,
-    attack_title,
-    right_after,
-    right_in_worst_case,
-    specs_of,
-    standard_eps,
-    weak,
+    STRONG,
+    WEAK,
+    accuracy_claim,
+    accuracy_table,
+    under,
     worst_case,
 )
-from reproductions.adp.ensembles import BASELINE, measure, train_ensemble
-from reproductions.adp.published import gains
+from reproductions.adp.ensembles import BASELINE, measure, train
+from reproductions.adp.published import published_changes
 from reproductions.adp.settings import (
     CIFAR100_WEAK,
     CPU,
@@ -34,14 +29,14 @@ from reproductions.adp.settings import (
     MORE_STEPS,
     PAPER,
     SMOKE,
-    WEAK_PROTOCOL,
     gradient_attacks,
     standard,
 )
 from reproductions.cells import ImageData, Variants, load_images, seed_study
-from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Table
-from reproductions.old.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
-from reproductions.old.per_image import PerImage
+from reproductions.comparisons import Quantity, Runs, at, group_by_data, group_records, larger
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot
+from reproductions.study import Cell, Record
 
 _WEAK = gradient_attacks((), (0.025, 0.05))
 
@@ -89,7 +84,7 @@ def run(cell: Cell) -> dict[str, Any]:
     data = load_images(cell)
     if cell["pairs"]:
         data = digit_pairs(data, cell["seed"])
-    ens = train_ensemble(cell, data)
+    ens, _ = train(cell, data)
     wrong = _wrong_probability(ens, data, cell["temperature"])
     return {**measure(ens, cell, data), "wrong": wrong}
 
@@ -141,96 +136,44 @@ STUDY = seed_study(
 )
 
 
-# ---- claims -------------------------------------------------------------------------------------
+# ---- figure and table ---------------------------------------------------------------------------
 
 _DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
 _WRONG = Quantity(
     "probability of wrong classes in training", at("wrong", "in_training_all"), "{:.2f}"
 )
-_AT_1 = Runs("ADP₂,₀.₅", {"contender": "adp", "temperature": 1.0})
-
-
-def _kinds(records: list[Record]) -> list[Runs]:
-    """The baseline and ADP at each temperature, as tables call them."""
-    temperatures = cell_values(filter_records(records, contender="adp"), "temperature")
-    return [
-        BASELINE,
-        *(
-            Runs(f"ADP₂,₀.₅, T = {one:g}", {"contender": "adp", "temperature": one})
-            for one in temperatures
-        ),
-    ]
-
-
-def _more_right_in_worst_case(records: list[Record]) -> Finding:
-    smallest = "".join(f", ε = {eps:g}" for eps in standard_eps(records)[:1])
-    attacks = PerImage(f"worst case{smallest}", worst_case(0).reader)
-    return MoreRight(_AT_1, BASELINE, attacks)(records)
-
-
-@dataclass(frozen=True)
-class HottestLarger:
-    """Checks that a quantity, or the accuracy under attacks, is larger at the highest temperature.
-
-    Compared with a temperature of 1.
-    """
-
-    quantity: Quantity | PerImage
-
-    def __call__(self, records: list[Record]) -> Finding:
-        pair = _kinds(records)[-1], Runs("ADP₂,₀.₅, T = 1", _AT_1.settings)
-        if isinstance(self.quantity, PerImage):
-            return MoreRight(*pair, self.quantity)(records)
-        return Larger(self.quantity, *pair)(records)
-
-
-# ---- figure and table ---------------------------------------------------------------------------
+_PGD = under("pgd")
+_COLD, _HOT = (
+    Runs(f"ADP₂,₀.₅, T = {one:g}", {"contender": "adp", "temperature": one}) for one in (1.0, 4.0)
+)
+_KINDS = (BASELINE, _COLD, _HOT)
 
 
 def plot(records: list[Record]) -> Plot:
     """Diversity, wrong-class probabilities and accuracy, by temperature."""
-    kinds = [runs for runs in _kinds(records) if runs.of(records)]
-    quantities = {
-        "median log diversity": _DIVERSITY,
-        "probability of wrong classes, in training": _WRONG,
-        "accuracy under the paper's PGD": _pgd_accuracy(records),
-    }
+    kinds = [runs for runs in _KINDS if runs.of(records)]
     panels = []
-    for label, quantity in quantities.items():
-        series = []
-        for number, runs in enumerate(kinds):
-            values = list(quantity.values(runs.of(records)).values())
-            x = [runs.name.replace("ADP₂,₀.₅, ", "")] * len(values)
-            series.append(Series(runs.name, x, values, number, "points", legend=False))
-        panels.append(Panel("", label, series))
+    for quantity in (_DIVERSITY, _WRONG, _PGD):
+        series = [
+            quantity.series(
+                runs.name, [runs.name], [runs.of(records)], number, "points", legend=False
+            )
+            for number, runs in enumerate(kinds)
+        ]
+        panels.append(Panel("", quantity.name, series))
     return Plot(panels, "Diversity, wrong classes and accuracy by temperature", 3)
 
 
-def _pgd_accuracy(records: list[Record]) -> Quantity:
-    read_bits = right_after(specs_of(records, ("pgd",)))
-
-    def read(record: Record) -> float:
-        bits = read_bits(record)
-        return 0.0 if bits is None else float(bits.mean())
-
-    return Quantity("accuracy under PGD", read)
-
-
 def table(records: list[Record]) -> Table:
-    specs, sizes = attack_names(records), standard_eps(records)
-    header = ["training", "clean error", "median log diversity", "wrong classes in training"]
-    header += [attack_title(spec) for spec in specs]
-    header += [f"worst case, standard, ε = {eps:g}" for eps in sizes]
-    clean = Quantity("clean error", at("clean", "error"), "{:.1%}")
-    readers = [*(right_after([spec]) for spec in specs), *map(right_in_worst_case, sizes)]
-    rows = []
-    for runs in _kinds(records):
-        some = runs.of(records)
-        if some:
-            shown = [quantity.text(some) for quantity in (clean, _DIVERSITY, _WRONG)]
-            rows.append([runs.name, *shown, *(accuracy_text(some, read) for read in readers)])
-    return header, rows
+    """Accuracies in % by the temperature in training."""
 
+    def name(record: Record) -> str:
+        return f"a hundred classes, T = {record['cell']['temperature']:g}"
+
+    return accuracy_table(records, lambda some: group_records(some, name))
+
+
+# ---- claims -------------------------------------------------------------------------------------
 
 HUNDRED_CLASSES = Experiment(
     "adp/temperature",
@@ -239,40 +182,40 @@ HUNDRED_CLASSES = Experiment(
     STUDY,
     (
         *(
-            Claim(
-                f"With a hundred classes, ADP₂,₀.₅ is more accurate than the baseline under "
-                f"{name.upper()}",
-                f"Section 4.3, Table 3; {WEAK_PROTOCOL}",
-                MoreRight(
-                    _AT_1,
-                    BASELINE,
-                    weak((name,)),
-                    f"CIFAR-100: {str(gains(name)).rpartition('CIFAR-100 ')[2]}",
-                ),
+            accuracy_claim(
+                f"ADP is more accurate than the baseline under {name.upper()}",
+                f"Section 4.3, Table 3; {WEAK}",
+                (_COLD, BASELINE),
+                under(name),
+                changes=published_changes((name,), data="cifar100"),
             )
             for name in ("bim", "pgd", "mim")
         ),
-        Claim(
-            "With a hundred classes, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
-            "Section 4.3, Table 3; standard protocol",
-            _more_right_in_worst_case,
+        accuracy_claim(
+            "ADP is more accurate than the baseline in the worst case",
+            STRONG,
+            (_COLD, BASELINE),
+            worst_case("smaller"),
+            ours=True,
         ),
         Claim(
             "A temperature above 1 in training raises the probability of wrong classes there",
             "Appendix B.2",
-            HottestLarger(_WRONG),
+            larger(_WRONG, _HOT, _COLD),
         ),
         Claim(
-            "It makes members more diverse (the paper leaves this to future work)",
-            "our question",
-            HottestLarger(_DIVERSITY),
+            "A temperature above 1 makes members more diverse",
+            "Appendix B.2, future work",
+            larger(_DIVERSITY, _HOT, _COLD),
+            ours=True,
         ),
         Claim(
-            "It makes the ensemble more robust to the paper's PGD (left to future work)",
-            "our question; the paper's attack (historical, weak)",
-            HottestLarger(weak(("pgd",))),
+            "A temperature above 1 makes the ensemble more accurate under PGD",
+            "Appendix B.2, future work",
+            larger(_PGD, _HOT, _COLD, group_by_data, share=True),
+            ours=True,
         ),
     ),
-    plot,
     table,
+    plot,
 )

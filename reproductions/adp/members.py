@@ -3,119 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from dissensus.show import Panel, Plot, Series
-from reproductions.adp.comparable import paper_experiment
+from reproductions.adp import resnet20
+from reproductions.adp.accuracy import Comparable, contender_table
 from reproductions.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
     ENSEMBLES,
-    contenders_in,
     runs_of,
     style_of,
 )
 from reproductions.adp.measurements import EDGES
-from reproductions.adp.published import TABLE1
-from reproductions.old.base import Claim, Finding, Record, Table, join_cases
-from reproductions.old.comparisons import (
+from reproductions.adp.published import TABLE1, changes_text, effects
+from reproductions.comparisons import (
+    Finding,
     Larger,
     Quantity,
-    Runs,
     at,
     data_title,
     group_by_data,
-    interval_text,
-    quantity_table,
+    larger,
 )
+from reproductions.experiment import Claim, Experiment
+from reproductions.figures import Panel, Plot, Series
+from reproductions.statistics import over_shares
+from reproductions.study import Record
 
 _ENTROPY, _SMOOTHED = runs_of("adp-entropy"), runs_of("smoothed")
-#: What a record says of members on clean images.
-MEMBER_ERROR = Quantity("mean error of members", at("clean", "member_errors"), "{:.2%}")
-ERROR = Quantity("error of the ensemble", at("clean", "error"), "{:.2%}")
-DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
-SIMILARITY = Quantity("similarity of members' features (linear CKA)", at("similarity"))
+_MEMBER_ERROR = Quantity("mean error of members", at("clean", "member_errors"), "{:.2%}")
+_ERROR = Quantity("error of the ensemble", at("clean", "error"), "{:.2%}")
+_DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
+_SIMILARITY = Quantity("similarity of members' features (linear CKA)", at("similarity"))
 
 
 # ---- Table 1 ------------------------------------------------------------------------------------
 
 
-def error_claims(
-    compare: Callable[..., Callable[[list[Record]], Finding]] = Larger, beginning: str = ""
-) -> tuple[Claim, ...]:
-    """The claims of Table 1; ``compare`` makes a check as :class:`Larger` does."""
-    return (
-        Claim(
-            f"{beginning}ADP₂,₀.₅ raises the error of individual members",
-            "Section 4.2, Table 1",
-            _error_larger(compare, MEMBER_ERROR, ADP_RUNS, BASELINE, slice(-1)),
-        ),
-        Claim(
-            f"{beginning}ADP₂,₀.₅ lowers the error of the ensemble",
-            "Section 4.2, Table 1",
-            _error_larger(compare, ERROR, BASELINE, ADP_RUNS, slice(-1, None)),
-        ),
-    )
-
-
-def _error_larger(
-    compare: Callable[..., Callable[[list[Record]], Finding]],
-    quantity: Quantity,
-    first: Runs,
-    second: Runs,
-    columns: slice,
+def in_these_runs(
+    check: Larger, images: Callable[[Record], int]
 ) -> Callable[[list[Record]], Finding]:
-    """A check of an error, with the mean of these columns of Table 1 as what is published."""
-    published, effects = {}, {}
-    for data, rows in TABLE1.items():
-        before, after = (float(np.mean(rows[name][columns])) for name in ("plain", "adp"))
-        published[data_title(data)] = f"{before:.2f} → {after:.2f}"
-        rise = (after - before) / 100
-        effects[data_title(data)] = rise if first is ADP_RUNS else -rise
-    return compare(quantity, first, second, group_by_data, join_cases(published), effects=effects)
+    """``check`` of a share of images, by an interval over the images of the runs that there are."""
+
+    def over_their_images(records: list[Record]) -> Finding:
+        count = min(map(images, records), default=1)
+        return replace(check, interval=over_shares(count), share=True)(records)
+
+    return over_their_images
 
 
-def errors_table(records: list[Record]) -> Table:
-    """Errors in %, measured and published."""
-    rows = []
-    for title, group in group_by_data(records).items():
-        for runs in contenders_in(group):
-            some = runs.of(group)
-            shown = [
-                interval_text([100 * value for value in quantity.values(some).values()], "{:.2f}")
-                for quantity in (MEMBER_ERROR, ERROR)
-            ]
-            printed = TABLE1.get(group[0]["cell"]["data"], {}).get(runs.settings["contender"])
-            beside = "–"
-            if printed is not None:
-                beside = f"{np.mean(printed[:-1]):.2f}, {printed[-1]:.2f}"
-            rows.append([title, runs.name, *shown, beside])
-    return ["data", "contender", "members, mean", "ensemble", "published: members, ensemble"], rows
+def _error_claims(*titles: str, here: bool = False) -> tuple[Claim, ...]:
+    """The claims of Table 1, with its numbers on these data sets."""
+    claims = []
+    for text, quantity, (first, second), columns in (
+        ("ADP raises the error of single members", _MEMBER_ERROR, (ADP_RUNS, BASELINE), slice(-1)),
+        ("ADP lowers the error of the ensemble", _ERROR, (BASELINE, ADP_RUNS), slice(-1, None)),
+    ):
+        printed = {
+            data_title(data): tuple(
+                float(np.mean(rows[name][columns])) for name in ("plain", "adp")
+            )
+            for data, rows in TABLE1.items()
+            if data_title(data) in titles
+        }
+        changes = {title: (before, after) for title, (before, after) in printed.items()}
+        sign = 1 if first is ADP_RUNS else -1
+        published = {title: sign * rise for title, rise in effects(changes).items()}
+        check = larger(quantity, first, second, group_by_data, published=published)
+        shares = in_these_runs(check, lambda record: int(record["result"]["clean"]["examples"]))
+        words = changes_text(changes, "{:.2f} → {:.2f}")
+        claims.append(
+            Claim(text, "Section 4.2, Table 1", Comparable(shares if here else check), words)
+        )
+    return tuple(claims)
 
 
-ERRORS = paper_experiment(
+ERRORS = Experiment(
     "adp/errors",
     "Table 1",
     "Error rates on clean test images",
     ENSEMBLES,
-    error_claims(),
-    None,
-    errors_table,
+    _error_claims("MNIST", "CIFAR-10", "CIFAR-100"),
+    lambda records: contender_table(records, _MEMBER_ERROR, _ERROR),
 )
 
 
 # ---- Figure 5 -----------------------------------------------------------------------------------
-
-
-def _quantity_table(records: list[Record], quantity: Quantity) -> Table:
-    rows = {
-        (title, runs.name): runs.of(group)
-        for title, group in group_by_data(records).items()
-        for runs in contenders_in(group)
-        if quantity.values(runs.of(group))
-    }
-    return quantity_table(["data", "contender"], rows, [quantity])
 
 
 def plot_histogram(records: list[Record]) -> Plot:
@@ -133,31 +108,31 @@ def plot_histogram(records: list[Record]) -> Plot:
     return Plot(panels, "Histograms of the log diversity", len(panels) or 1, (3.8, 3.0))
 
 
-HISTOGRAM = paper_experiment(
+HISTOGRAM = Experiment(
     "adp/histogram",
     "Figure 5",
     "The logarithm of the ensemble diversity on test images",
     ENSEMBLES,
     (
         Claim(
-            "The entropy alone makes members more diverse: ADP₂,₀ has a higher diversity than the "
-            "baseline",
+            "The entropy alone makes members more diverse",
             "Section 4.3, Appendix B.3, Figure 5",
-            Larger(DIVERSITY, _ENTROPY, BASELINE, group_by_data),
+            Comparable(larger(_DIVERSITY, _ENTROPY, BASELINE, group_by_data)),
         ),
         Claim(
-            "The determinant makes them more diverse still: ADP₂,₀.₅ against ADP₂,₀",
+            "The determinant makes them more diverse still",
             "Appendix B.3, Figure 5",
-            Larger(DIVERSITY, ADP_RUNS, _ENTROPY, group_by_data),
+            Comparable(larger(_DIVERSITY, ADP_RUNS, _ENTROPY, group_by_data)),
         ),
         Claim(
-            "Label smoothing with the F_y of Eq. 7 does not: ADP₂,₀ is more diverse",
-            "our question",
-            Larger(DIVERSITY, _ENTROPY, _SMOOTHED, group_by_data),
+            "The entropy makes them more diverse than label smoothing with the same F_y does",
+            "test images",
+            larger(_DIVERSITY, _ENTROPY, _SMOOTHED, group_by_data),
+            ours=True,
         ),
     ),
+    lambda records: contender_table(records, _DIVERSITY),
     plot_histogram,
-    lambda records: _quantity_table(records, DIVERSITY),
 )
 
 
@@ -183,19 +158,31 @@ def plot_features(records: list[Record]) -> Plot:
     return Plot(panels, "t-SNE of each member's features, by class", columns, (2.6, 2.6))
 
 
-FEATURES = paper_experiment(
+FEATURES = Experiment(
     "adp/features",
     "Figure 2",
     "The members' last hidden features",
     ENSEMBLES,
     (
         Claim(
-            "Members trained with ADP₂,₀.₅ have less similar feature distributions than the "
-            "baseline's",
+            "Members trained with ADP have less similar features",
             "Section 4.2, Figure 2",
-            Larger(SIMILARITY, BASELINE, ADP_RUNS, group_by_data),
+            Comparable(larger(_SIMILARITY, BASELINE, ADP_RUNS, group_by_data)),
         ),
     ),
+    lambda records: contender_table(records, _SIMILARITY),
     plot_features,
-    lambda records: _quantity_table(records, SIMILARITY),
+)
+
+
+# ---- both, of ResNet-20 -------------------------------------------------------------------------
+
+RESNET20_MEMBERS = Experiment(
+    "adp/resnet20-members",
+    "Table 1, Figure 5",
+    "Errors and diversity of ResNet-20 on clean test images",
+    resnet20.STUDY,
+    _error_claims("CIFAR-10", here=True),
+    lambda records: contender_table(records, _MEMBER_ERROR, _ERROR, _DIVERSITY, _SIMILARITY),
+    plot_histogram,
 )

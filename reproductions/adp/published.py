@@ -1,11 +1,15 @@
-"""Published numbers of the adp paper, in %, as it prints them."""
+"""Published numbers of the adp paper, in %, as it prints them, and the gains that follow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reproductions.old.base import join_cases
-from reproductions.old.comparisons import data_title
+import numpy as np
+
+from reproductions.comparisons import data_title
+
+#: Two numbers, before and after, by the title of the data set.
+Changes = Mapping[str, tuple[float, float]]
 
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {
@@ -64,7 +68,7 @@ TABLE4: Mapping[str, Sequence[float]] = {
 }
 
 #: Table 5 (CIFAR-10, five members): baseline and ADP.
-TABLE5: Mapping[str, Sequence[float]] = {
+TABLE5: Mapping[str, tuple[float, float]] = {
     "no attack": (93.6, 93.8),
     "fgsm": (42.0, 58.4),
     "bim": (31.6, 41.8),
@@ -86,62 +90,37 @@ def published_row(data: str, attack: str, parameter: float, contender: str) -> f
     return None if row is None or contender not in order else row[order.index(contender)]
 
 
-def _rows(data: str, attacks: Sequence[str], *contenders: str) -> list[list[float]]:
-    """The numbers of these contenders in each row of these attacks that has them all."""
-    found = []
-    for attack in attacks:
-        for parameter in TABLE2.get(data, {}).get(attack, {}):
-            row = [published_row(data, attack, parameter, name) for name in contenders]
-            if None not in row:
-                found.append([number for number in row if number is not None])
-    return found
+def published_changes(
+    attacks: Sequence[str], after: str = "adp", before: str = "plain", data: str | None = None
+) -> Changes:
+    """The accuracy of two contenders, mean over the rows of these attacks; on ``data``, or all.
 
-
-def mean_accuracy(data: str, attacks: Sequence[str], contender: str) -> float | None:
-    """The printed accuracy of a contender, mean over the rows of these attacks on ``data``.
-
-    >>> mean_accuracy("mnist", ("pgd",), "plain")
-    28.5
+    >>> published_changes(("pgd",), data="mnist")
+    {'MNIST': (28.5, 61.9)}
     """
-    printed = [number for (number,) in _rows(data, attacks, contender)]
-    return sum(printed) / len(printed) if printed else None
+    changes = {}
+    for name, table in TABLE2.items():
+        rows = [
+            [published_row(name, attack, parameter, one) for one in (before, after)]
+            for attack in attacks
+            for parameter in table.get(attack, {})
+        ]
+        both = [row for row in rows if None not in row]
+        if both and data in (None, name):
+            low, high = np.mean(np.asarray(both, dtype=float), axis=0).round(6).tolist()
+            changes[data_title(name)] = low, high
+    return changes
 
 
-def mean_gain(data: str, attacks: Sequence[str]) -> str | None:
-    """The baseline's and ADP's :func:`mean_accuracy`; None where nothing is printed.
+def changes_text(changes: Changes, form: str = "{:.1f} → {:.1f}") -> str:
+    """The changes in words.
 
-    >>> mean_gain("mnist", ("pgd",))
-    '28.5 → 61.9'
+    >>> changes_text(published_changes(("ead",)))
+    'MNIST 18.6 → 91.5; CIFAR-10 9.9 → 48.5'
     """
-    before, after = (mean_accuracy(data, attacks, name) for name in ("plain", "adp"))
-    return None if before is None or after is None else f"{before:.1f} → {after:.1f}"
+    return "; ".join(f"{title} {form.format(*pair)}" for title, pair in changes.items())
 
 
-def gains(attack: str, larger: str = "adp", smaller: str = "plain") -> str | None:
-    """Both contenders' printed accuracies for an attack, on all data sets, as one sentence.
-
-    >>> gains("ead")
-    'MNIST 29.8 → 93.4, 7.3 → 89.5; CIFAR-10 17.5 → 67.3, 2.4 → 29.6'
-    """
-    rows = {data: _rows(data, [attack], smaller, larger) for data in TABLE2}
-    parts = {
-        data_title(data): ", ".join(f"{low} → {high}" for low, high in some)
-        for data, some in rows.items()
-    }
-    return join_cases(parts) or None
-
-
-def effects(
-    attacks: Sequence[str], larger: str = "adp", smaller: str = "plain"
-) -> dict[str, float]:
-    """The printed gain in accuracy, mean over the rows of these attacks, by data set.
-
-    >>> {title: round(gain, 3) for title, gain in effects(("pgd",)).items()}
-    {'MNIST': 0.334, 'CIFAR-10': 0.244, 'CIFAR-100': 0.061}
-    """
-    rows = {data: _rows(data, attacks, smaller, larger) for data in TABLE2}
-    return {
-        data_title(data): sum(high - low for low, high in some) / len(some) / 100
-        for data, some in rows.items()
-        if some
-    }
+def effects(changes: Changes) -> dict[str, float]:
+    """After minus before, as fractions."""
+    return {title: (after - before) / 100 for title, (before, after) in changes.items()}

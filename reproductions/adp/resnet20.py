@@ -17,28 +17,30 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.robustness import parse
-from dissensus.show import Panel, Plot, Series
 from dissensus.training import History
 from reproductions import regime
 from reproductions.adp import ensembles, measurements
 from reproductions.adp.accuracy import (
     GRADIENT,
+    STRONG,
+    WEAK,
+    accuracy_claim,
     accuracy_table,
     attack_title,
+    keeps_half,
     read_bits,
-    weak,
+    under,
     worst_case,
 )
-from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import ADP_RUNS, BASELINE
-from reproductions.adp.published import effects, gains, published_row
-from reproductions.adp.settings import RESNET20, WEAK_PROTOCOL
-from reproductions.adp.white_box import WITHSTANDS, KeepsHalf, brief
+from reproductions.adp.published import published_changes
+from reproductions.adp.settings import RESNET20
 from reproductions.cells import ImageData, load_images, seed_cells, seeds_of
-from reproductions.figures import estimates
-from reproductions.old.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
-from reproductions.old.comparisons import decide
-from reproductions.old.per_image import ImageValues, InTheseRuns, PerImage, images_interval
+from reproductions.comparisons import Finding, Quantity, Runs, exact, group_by_data, larger
+from reproductions.experiment import Claim, Experiment
+from reproductions.figures import Panel, Plot, Series, estimates
+from reproductions.statistics import CANNOT, images_interval, over_images
+from reproductions.study import Cell, Record, Study
 
 #: The contenders of each scale; the pair comes first.
 _CONTENDERS = {
@@ -108,20 +110,18 @@ STUDY = Study(
 )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- checks, figure and table -------------------------------------------------------------------
 
 
 def _accurate(records: list[Record]) -> Finding:
     """Whether the baseline comes near the published accuracy."""
-    rows = BASELINE.of(records)
-    if not rows:
-        return Finding(CANNOT, "the baseline was not run")
-    right = [1 - row["result"]["clean"]["error"] for row in rows]
-    shown = ", ".join(f"{share:.1%}" for share in right)
-    return decide(min(right) >= 0.88, f"test accuracy of the baseline: {shown}", "93.2%")
+    right = [1 - row["result"]["clean"]["error"] for row in BASELINE.of(records)]
+    if not right:
+        return Finding(CANNOT)
+    return exact(min(right) >= 0.88, ", ".join(f"{share:.1%}" for share in right))
 
 
-def _rise(record: Record) -> ImageValues:
+def _rise(record: Record) -> np.ndarray[Any, Any]:
     """Of each image, accuracy at the last checkpoint less that at the first, mean over attacks."""
     first, last = (
         np.mean([read_bits(one["right"]) for one in checkpoint["attacks"].values()], axis=0)
@@ -130,7 +130,7 @@ def _rise(record: Record) -> ImageValues:
     return np.asarray(last - first)
 
 
-_RISE = PerImage("accuracy under attack, last checkpoint less the first", lambda _: _rise)
+_RISE = Quantity("accuracy under attack, last checkpoint less the first", _rise, "{:.1%}")
 
 
 def plot(records: list[Record]) -> Plot:
@@ -170,89 +170,98 @@ def _lines(records: list[Record], spec: str | None) -> list[Series]:
     return lines
 
 
-def table(records: list[Record]) -> Table:
-    """Accuracies in % at the end, ours and in round brackets the published ones."""
-    everybody = [runs.settings["contender"] for runs in ensembles.contenders_in(records)]
-    return accuracy_table(records, everybody, published=published_row)
+# ---- the experiment -----------------------------------------------------------------------------
 
-
-_HERE = "In these runs, "
 _ENTROPY, _SMOOTHED = map(ensembles.runs_of, ("adp-entropy", "smoothed"))
-_TABLE_2 = f"Section 4.3, Table 2; {WEAK_PROTOCOL}"
+_WEAK, _WORST = (under(*GRADIENT), WEAK), (worst_case("smaller"), STRONG)
 
-RESNET20_RUNS = paper_experiment(
+
+def _here(
+    text: str, sides: tuple[Runs, Runs], attacks: tuple[Quantity, str], *, published: bool = False
+) -> Claim:
+    """A claim about these runs: the paper's, with its numbers of both contenders, or ours."""
+    names = [str(side.settings["contender"]) for side in sides]
+    changes = published_changes(GRADIENT, names[0], names[1], "cifar10") if published else None
+    return accuracy_claim(
+        text,
+        f"Section 4.3, Table 2; {attacks[1]}" if published else attacks[1],
+        sides,
+        attacks[0],
+        changes=changes,
+        ours=not published,
+        interval=over_images,
+    )
+
+
+RESNET20_RUNS = Experiment(
     "adp/resnet20",
     "Tables 1 and 2, along training",
     "ResNet-20 on all of CIFAR-10 in the regime of the authors' code",
     STUDY,
     (
-        Claim("The baseline is at least 88 % accurate on clean images", "our check", _accurate),
         Claim(
-            f"{_HERE}ADP₂,₀.₅ is more accurate than the baseline under the paper's attacks",
-            _TABLE_2,
-            InTheseRuns(ADP_RUNS, BASELINE, weak(GRADIENT), gains("pgd"), effects(GRADIENT)),
+            "The baseline is at least 88 % accurate on clean images",
+            "clean images",
+            _accurate,
+            "93.22%",
+            ours=True,
+        ),
+        _here(
+            "ADP is more accurate than the baseline, paper's attacks",
+            (ADP_RUNS, BASELINE),
+            _WEAK,
+            published=True,
         ),
         Claim(
-            f"{_HERE}the gain comes late: accuracy under attack rises more along training with "
-            "ADP₂,₀.₅ than without",
-            "our question; two kinds of PGD",
-            InTheseRuns(ADP_RUNS, BASELINE, _RISE),
+            "Accuracy under attack rises more along training with ADP than without",
+            "two kinds of PGD",
+            larger(_RISE, ADP_RUNS, BASELINE, group_by_data, interval=over_images),
+            ours=True,
+        ),
+        _here(
+            "ADP is more accurate than the baseline, worst case, smaller ε",
+            (ADP_RUNS, BASELINE),
+            _WORST,
         ),
         Claim(
-            f"{_HERE}ADP₂,₀.₅ is more accurate than the baseline in the worst case",
-            "our question; standard protocol",
-            InTheseRuns(ADP_RUNS, BASELINE, worst_case(0)),
+            "ADP keeps half of its clean accuracy in the worst case at the larger ε",
+            STRONG,
+            keeps_half(over_images),
+            ours=True,
         ),
-        Claim(
-            f"{_HERE}{WITHSTANDS}",
-            "our question; standard protocol",
-            KeepsHalf(here=True),
+        _here(
+            "ADP is more accurate than label smoothing, paper's attacks",
+            (ADP_RUNS, _SMOOTHED),
+            _WEAK,
         ),
-        Claim(
-            f"{_HERE}ADP₂,₀.₅ is more accurate than label smoothing with the F_y of Eq. 7",
-            f"our question; {WEAK_PROTOCOL}",
-            InTheseRuns(ADP_RUNS, _SMOOTHED, weak(GRADIENT)),
+        _here(
+            "ADP is more accurate than label smoothing, worst case, smaller ε",
+            (ADP_RUNS, _SMOOTHED),
+            _WORST,
         ),
-        Claim(
-            f"{_HERE}in the worst case, ADP₂,₀.₅ is more accurate than label smoothing with the "
-            "F_y of Eq. 7",
-            "our question; standard protocol",
-            InTheseRuns(ADP_RUNS, _SMOOTHED, worst_case(0)),
+        _here(
+            "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
+            (_ENTROPY, BASELINE),
+            _WEAK,
+            published=True,
         ),
-        Claim(
-            f"{_HERE}the entropy alone helps: ADP₂,₀ is more accurate than the baseline",
-            _TABLE_2,
-            InTheseRuns(
-                _ENTROPY,
-                BASELINE,
-                weak(GRADIENT),
-                gains("pgd", "adp-entropy"),
-                effects(GRADIENT, "adp-entropy"),
-            ),
+        _here(
+            "ADP₂,₀ is more accurate than label smoothing, paper's attacks",
+            (_ENTROPY, _SMOOTHED),
+            _WEAK,
         ),
-        Claim(
-            f"{_HERE}ADP₂,₀ is more accurate than label smoothing with the F_y of Eq. 7",
-            f"our question; {WEAK_PROTOCOL}",
-            InTheseRuns(_ENTROPY, _SMOOTHED, weak(GRADIENT)),
+        _here(
+            "The determinant helps beyond it: ADP is more accurate than ADP₂,₀",
+            (ADP_RUNS, _ENTROPY),
+            _WEAK,
+            published=True,
         ),
-        Claim(
-            f"{_HERE}the determinant helps beyond the entropy: ADP₂,₀.₅ against ADP₂,₀",
-            _TABLE_2,
-            InTheseRuns(
-                ADP_RUNS,
-                _ENTROPY,
-                weak(GRADIENT),
-                gains("pgd", "adp", "adp-entropy"),
-                effects(GRADIENT, "adp", "adp-entropy"),
-            ),
-        ),
-        Claim(
-            f"{_HERE}in the worst case, ADP₂,₀.₅ is more accurate than ADP₂,₀",
-            "our question; standard protocol",
-            InTheseRuns(ADP_RUNS, _ENTROPY, worst_case(0)),
+        _here(
+            "ADP is more accurate than ADP₂,₀, worst case, smaller ε",
+            (ADP_RUNS, _ENTROPY),
+            _WORST,
         ),
     ),
+    accuracy_table,
     plot,
-    table,
-    brief,
 )

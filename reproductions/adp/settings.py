@@ -1,4 +1,4 @@
-"""Settings of the adp studies: data, training, attacks of each scale, and the same in words."""
+"""Settings of the adp studies: data, training and attacks of each scale."""
 
 from __future__ import annotations
 
@@ -247,9 +247,3 @@ DATA_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
-
-
-# ---- in words -----------------------------------------------------------------------------------
-
-#: The paper's own attacks, as claims name them.
-WEAK_PROTOCOL = "the paper's attacks (historical, weak)"

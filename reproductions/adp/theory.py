@@ -14,7 +14,6 @@ from reproductions.cells import count_option
 from reproductions.comparisons import Finding, exact, filter_records
 from reproductions.exact import Minimum, minimize_objective
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Panel, Plot, Series
 from reproductions.statistics import CANNOT
 from reproductions.study import Cell, Record, Study
 
@@ -176,21 +175,7 @@ def _approximately(records: list[Record]) -> Finding:
     return exact(max(one for classes, one in away.items() if classes >= 20) < 0.02, measured)
 
 
-# ---- figure and table ---------------------------------------------------------------------------
-
-
-def plot(records: list[Record]) -> Plot:
-    """The predictions of three members on ten classes: Eq. 8, as in Figure 1."""
-    panels = []
-    for members, classes in ((3, 10), (5, 101)):
-        solution = corollary_solution(members, classes, target_probability(2.0, members, classes))
-        bars = [
-            Series(f"member {number + 1}", range(1, classes), probs[1:], number, "bars")
-            for number, probs in enumerate(solution)
-        ]
-        title = f"K = {members}, L = {classes}, F_y = {solution[0, 0]:.2f}"
-        panels.append(Panel("wrong class", "probability", bars, title, stacked=True))
-    return Plot(panels, "The members' shares of the wrong classes", 2, (4.0, 2.8), "all")
+# ---- table --------------------------------------------------------------------------------------
 
 
 def table(records: list[Record]) -> Table:
@@ -253,5 +238,4 @@ EXPERIMENT = Experiment(
         ),
     ),
     table,
-    plot,
 )

@@ -1,211 +1,110 @@
-"""White-box attacks on the whole ensemble, the paper's and strong ones: Tables 2 and 3."""
+"""White-box attacks on whole ensembles: Tables 2 and 3, adversarial training, five members."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from dissensus.show import Panel, Plot, Series
 from reproductions.adp.accuracy import (
     GRADIENT,
-    PLACES,
-    MoreRight,
-    accuracy_change,
+    SIZES,
+    STRONG,
+    WEAK,
+    accuracy_claim,
     accuracy_estimate,
     accuracy_table,
-    attack_parameter,
-    compare_images,
-    right_after,
-    right_in_worst_case,
-    specs_of,
+    gains,
+    keeps_half,
+    on,
+    pgd_at,
     standard_eps,
-    weak,
+    under,
     worst_case,
+    worst_case_at,
 )
-from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
     ENSEMBLES,
-    contenders_in,
+    PAIR,
+    TRAINED,
+    run,
     runs_of,
     style_of,
 )
-from reproductions.adp.published import effects, gains, mean_gain, published_row
-from reproductions.adp.settings import WEAK_PROTOCOL
-from reproductions.old.base import CANNOT, Claim, Finding, Record, Table
-from reproductions.old.comparisons import all_of, curve_series, data_title, decide, group_by_data
-from reproductions.old.per_image import ImageValues, compare_in_these_runs, values_by_seed
+from reproductions.adp.published import TABLE4, TABLE5, published_changes
+from reproductions.adp.settings import (
+    AUTHORS,
+    CIFAR10_WEAK,
+    CPU_DIGITS,
+    FEW_STEPS,
+    MNIST_WEAK,
+    MORE_STEPS,
+    SMOKE,
+    standard,
+)
+from reproductions.cells import seed_study
+from reproductions.comparisons import (
+    BySeed,
+    Finding,
+    Larger,
+    cell_values,
+    data_title,
+    exact,
+    filter_records,
+    group_by_data,
+)
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series, curve_series
+from reproductions.statistics import CANNOT
+from reproductions.study import Record
+
+_ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"))
+_FOUR = under(*GRADIENT)
+
 
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def _paper_pgd(records: Sequence[Record], eps: float) -> list[str]:
-    """The paper's PGD at ``eps``."""
-    return [spec for spec in specs_of(records, ("pgd",)) if attack_parameter(spec) == eps]
+def _overstated(size: str) -> Larger:
+    """A check that ADP gains more under the paper's PGD than in the worst case, image by image."""
 
-
-@dataclass(frozen=True)
-class Overstated:
-    """Checks that ADP gains more under the paper's PGD than in the worst case, on the same images.
-
-    At the ε of that ``place`` in the standard protocol.
-    """
-
-    place: int
-
-    def __call__(self, records: list[Record]) -> Finding:
-        names = ("under the paper's PGD", "in the worst case")
-        findings = {}
+    def pairs(records: list[Record]) -> dict[str, tuple[BySeed, BySeed]]:
+        cases: dict[str, tuple[BySeed, BySeed]] = {}
         for title, group in group_by_data(records).items():
-            pair = ADP_RUNS.of(group), BASELINE.of(group)
-            sizes = standard_eps(pair[0])
-            if not sizes:
-                continue
-            eps = sizes[self.place]
-            read = right_after(_paper_pgd(pair[0], eps))
-            lenient = [values_by_seed(rows, read) for rows in pair]
-            strict = [values_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
-            if all((*lenient, *strict)):
-                findings[title] = compare_images(
-                    _gain(lenient[0], lenient[1], strict[0]),
-                    _gain(strict[0], strict[1], strict[0]),
-                    names,
-                    "gain of ADP₂,₀.₅ over the baseline",
-                )
-        return all_of(findings)
+            strict, lenient = (gains(group, one) for one in (worst_case(size), pgd_at(size)))
+            same = {seed: lenient[seed][: len(strict[seed])] for seed in strict if seed in lenient}
+            if same:
+                cases[title] = (same, strict)
+        return cases
+
+    names = ("under the paper's PGD", "in the worst case")
+    return Larger(f"gain of ADP, {size} ε", names, pairs, "{:.1%}", share=True)
 
 
-def _gain(
-    first: dict[int, ImageValues], second: dict[int, ImageValues], images: dict[int, ImageValues]
-) -> dict[int, ImageValues]:
-    """First minus second by seed, on the images that the strong attacks were tried on."""
-    seeds = sorted(set(first) & set(second) & set(images))
-    count = {seed: len(images[seed]) for seed in seeds}
-    return {seed: first[seed][: count[seed]] - second[seed][: count[seed]] for seed in seeds}
-
-
-@dataclass(frozen=True)
-class KeepsHalf:
-    """Checks that ADP keeps half of its clean accuracy at the larger ε, on every data set.
-
-    ``here``: in these runs, by the interval over their images instead of that over runs.
-    """
-
-    here: bool = False
-
-    def __call__(self, records: list[Record]) -> Finding:
-        names = ("ADP₂,₀.₅ in the worst case", "half of its clean accuracy")
-        findings = {}
-        for title, group in group_by_data(records).items():
-            rows = ADP_RUNS.of(group)
-            sizes = standard_eps(rows)
-            left = values_by_seed(rows, right_in_worst_case(sizes[-1])) if sizes else {}
-            clean = {row["cell"]["seed"]: 1 - row["result"]["clean"]["error"] for row in rows}
-            half = {seed: np.full(len(bits), clean[seed] / 2) for seed, bits in left.items()}
-            if not left:
-                continue
-            at = f"ε = {sizes[-1]:g}"
-            findings[title] = (
-                compare_in_these_runs(left, half, names, replace(worst_case(-1), quantity=at))
-                if self.here
-                else compare_images(left, half, names, at)
-            )
-        return all_of(findings)
-
-
-def _no_masking(records: list[Record]) -> Finding:
+def no_masking(records: list[Record]) -> Finding:
     """The checks that an attack must pass before its failure says anything about a network."""
     runs = [record["result"] for record in records if record["result"].get("standard")]
     if not runs:
-        return Finding(CANNOT, "the standard protocol was not run")
-    entries = [entry for run in runs for entry in run["standard"]]
-    at_half = max(run["at_half"] for run in runs)
+        return Finding(CANNOT)
+    entries = [entry for one in runs for entry in one["standard"]]
+    at_half = max(one["at_half"] for one in runs)
     zero = max(entry["largest_zero_share"] for entry in entries)
     nan = sum(entry["nan_gradients"] for entry in entries)
     before, after = (
         sum(list(entry["left"].values())[place] for entry in entries) for place in (-2, -1)
     )
-    sentence = (
-        f"over {len(runs)} ensembles: at ε = 0.5 at most {at_half:.1%} are left, at most "
-        f"{zero:.1%} of an attack's gradients are 0 and {nan} are not finite, and Square breaks "
-        f"{before - after} of the {before} images that gradients left"
+    measured = (
+        f"at ε = 0.5 {at_half:.1%} left; gradients 0 in {zero:.1%}, not finite {nan}; "
+        f"Square breaks {before - after} of {before}"
     )
     fine = at_half <= 0.05 and zero <= 0.1 and nan == 0 and before - after <= 0.02 * max(before, 50)
-    return decide(fine, sentence)
+    return exact(fine, measured)
 
 
-# ---- in short, as a figure and as a table -------------------------------------------------------
-
-
-def brief(records: list[Record]) -> list[str]:
-    """Accuracy under the paper's attacks and in the worst case, and what follows."""
-    groups = group_by_data(records)
-    sentences = []
-    for title, group in groups.items():
-        parts = [part for eps in standard_eps(ADP_RUNS.of(group)) if (part := _both(group, eps))]
-        if parts:
-            words = "; ".join(parts)
-            sentences.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title}: {words}.")
-    if sentences:
-        means = "; ".join(f"{title} {mean_accuracies(group)}" for title, group in groups.items())
-        sentences.append(
-            "Accuracy in %, mean of the paper's FGSM, BIM, PGD and MIM, baseline, label smoothing, "
-            f"ADP₂,₀.₅: {means}."
-        )
-    fallen = [title for title, group in groups.items() if _share_left(group) < 0.5]
-    if fallen:
-        sentences.append(
-            "**ADP is not a white-box defence**: in the worst case at the larger ε it keeps less "
-            f"than half of its accuracy on {', '.join(fallen)}."
-        )
-    return sentences
-
-
-def _both(group: list[Record], eps: float) -> str:
-    """``"at ε = 0.1 73 → 68 under the paper's PGD, 52 → 39 in the worst case"``."""
-    pair = BASELINE.of(group), ADP_RUNS.of(group)
-    readers = {
-        "under the paper's PGD": right_after(_paper_pgd(pair[1], eps)),
-        "in the worst case": right_in_worst_case(eps),
-    }
-    parts = [
-        f"{change} {words}"
-        for words, read in readers.items()
-        if (change := accuracy_change(*pair, read))
-    ]
-    return f"at ε = {eps:g} {', '.join(parts)}" if parts else ""
-
-
-def mean_accuracies(group: list[Record]) -> str:
-    """``"52, 37, 46"``: baseline, label smoothing and ADP, mean over the paper's attacks, in %.
-
-    Over the seeds that all of them have, so that the numbers can be compared; if some have more,
-    it is said how many these are.
-    """
-    runs = [runs_of(name).of(group) for name in ("plain", "smoothed", "adp")]
-    seeds = [{row["cell"]["seed"] for row in rows} for rows in runs if rows]
-    shared, most = set.intersection(*seeds), max(map(len, seeds))
-    values = []
-    for every in runs:
-        rows = [row for row in every if row["cell"]["seed"] in shared]
-        estimate = accuracy_estimate(rows, right_after(specs_of(rows, GRADIENT)))
-        values.append("–" if estimate is None else f"{100 * estimate.mean:.0f}")
-    few = f" ({len(shared)} of {most} seeds)" if len(shared) < most else ""
-    return ", ".join(values) + few
-
-
-def _share_left(group: list[Record]) -> float:
-    """ADP's accuracy in the worst case at the largest ε, as a share of that on clean images."""
-    rows = ADP_RUNS.of(group)
-    sizes = standard_eps(rows)
-    if not sizes:
-        return 1.0
-    worst = accuracy_estimate(rows, right_in_worst_case(sizes[-1]))
-    clean = float(np.mean([1 - row["result"]["clean"]["error"] for row in rows]))
-    return 1.0 if worst is None or not clean else worst.mean / clean
+# ---- figure and table ---------------------------------------------------------------------------
 
 
 def plot(records: list[Record]) -> Plot:
@@ -227,9 +126,9 @@ def _accuracy_series(name: str, rows: list[Record], style: int) -> list[Series]:
     lenient, strict = (
         [row["result"]["curve"][kind] for row in rows] for kind in ("weak", "strong")
     )
-    sizes = standard_eps(rows)
-    worst = [accuracy_estimate(rows, right_in_worst_case(size)) for size in sizes]
-    means = [float("nan") if estimate is None else estimate.mean for estimate in worst]
+    sizes = standard_eps(rows[0])
+    worst = [accuracy_estimate(rows, worst_case_at(size)) for size in sizes]
+    means = [estimate.mean for estimate in worst if estimate is not None]
     mean = np.mean(lenient, axis=0)
     return [
         Series(f"{name}, paper's PGD", eps, mean, style, dash="dashed", markers=False),
@@ -238,139 +137,230 @@ def _accuracy_series(name: str, rows: list[Record], style: int) -> list[Series]:
     ]
 
 
-def table(records: list[Record]) -> Table:
-    """Accuracies in %, ours and in round brackets the published ones."""
-    everybody = [runs.settings["contender"] for runs in contenders_in(records)]
-    strong = {"autoattack": "AutoAttack", "right": "**worst case, standard**"}
-    return accuracy_table(records, everybody, ("weak", "slow"), strong, published_row)
+# ---- Tables 2 and 3 -----------------------------------------------------------------------------
+
+_TABLES = f"Section 4.3, Tables 2 and 3; {WEAK}"
+#: The paper's data sets, with the experiments on larger networks; and ours.
+_PAPERS = {"mnist": "mnist", "cifar10": "resnet20", "cifar100": ""}
+_SETS = (*_PAPERS, "fashion_mnist", "digits")
 
 
-# ---- the experiment -----------------------------------------------------------------------------
-
-_WEAK = f"Section 4.3, Tables 2 and 3; {WEAK_PROTOCOL}"
-_STRONG = "Section 4.3, Tables 2 and 3; standard protocol"
-_OURS = "our question; standard protocol"
-WITHSTANDS = (
-    "ADP₂,₀.₅ withstands white-box attacks: at the larger ε it keeps at least half of its accuracy "
-    "on clean images"
-)
-#: Where larger networks are asked the same as here, by data set: the claims of other experiments.
-_GAIN_AGAIN = {
-    "mnist": ("mnist", "MNIST, mean image subtracted: under FGSM, BIM, PGD and MIM"),
-    "cifar10": ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline under"),
-}
-_SMALLER_AGAIN = {
-    "mnist": ("mnist", "MNIST, mean image subtracted: ADP₂,₀.₅ is more accurate than the baseline"),
-    "cifar10": ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline in the"),
-}
-#: The paper's data sets, and ours.
-_SETS = ("mnist", "cifar10", "cifar100", "fashion_mnist", "digits")
-_ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"))
-
-
-WHITE_BOX = paper_experiment(
+WHITE_BOX = Experiment(
     "adp/white-box",
     "Tables 2 and 3",
     "Accuracy under white-box attacks on the whole ensemble",
     ENSEMBLES,
     (
         *(
-            Claim(
-                f"{data_title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than "
-                "the baseline",
-                _WEAK,
-                MoreRight(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak(GRADIENT),
-                    mean_gain(data, GRADIENT),
-                    data,
-                    effects(GRADIENT),
+            accuracy_claim(
+                f"{data_title(data)}: ADP is more accurate than the baseline, paper's attacks",
+                _TABLES,
+                (ADP_RUNS, BASELINE),
+                _FOUR,
+                on(data),
+                changes=published_changes(GRADIENT, data=data),
+                ours=data not in _PAPERS,
+                again=_PAPERS.get(data, ""),
+            )
+            for data in _SETS
+        ),
+        *(
+            accuracy_claim(
+                text,
+                _TABLES,
+                sides,
+                _FOUR,
+                changes=published_changes(GRADIENT, *names),
+                again="resnet20",
+            )
+            for text, sides, names in (
+                (
+                    "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
+                    (_ENTROPY, BASELINE),
+                    ("adp-entropy",),
                 ),
-                _GAIN_AGAIN.get(data),
+                (
+                    "The determinant helps beyond it: ADP is more accurate than ADP₂,₀",
+                    (ADP_RUNS, _ENTROPY),
+                    ("adp", "adp-entropy"),
+                ),
+            )
+        ),
+        *(
+            accuracy_claim(
+                f"{data_title(data)}: ADP is more accurate than the baseline, worst case, {size} ε",
+                STRONG,
+                (ADP_RUNS, BASELINE),
+                worst_case(size),
+                on(data),
+                ours=True,
+                again=_PAPERS.get(data, "") if size == "smaller" else "",
             )
             for data in _SETS
+            for size in SIZES
+        ),
+        accuracy_claim(
+            "ADP is more accurate than ADP₂,₀, worst case, smaller ε",
+            STRONG,
+            (ADP_RUNS, _ENTROPY),
+            worst_case("smaller"),
+            ours=True,
+            again="resnet20",
         ),
         Claim(
-            "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
-            _WEAK,
-            MoreRight(
-                _ENTROPY,
-                BASELINE,
-                weak(GRADIENT),
-                f"PGD: {gains('pgd', 'adp-entropy')}",
-                effects=effects(GRADIENT, "adp-entropy"),
-            ),
-            ("resnet20", "In these runs, the entropy alone helps"),
-        ),
-        Claim(
-            "The determinant helps beyond it: ADP₂,₀.₅ is more accurate than ADP₂,₀",
-            _WEAK,
-            MoreRight(
-                ADP_RUNS,
-                _ENTROPY,
-                weak(GRADIENT),
-                f"PGD: {gains('pgd', 'adp', 'adp-entropy')}",
-                effects=effects(GRADIENT, "adp", "adp-entropy"),
-            ),
-            ("resnet20", "In these runs, the determinant helps beyond the entropy"),
+            "ADP keeps half of its clean accuracy in the worst case at the larger ε",
+            STRONG,
+            keeps_half(),
+            ours=True,
+            again="resnet20",
         ),
         *(
             Claim(
-                f"{data_title(data)}: at the {size} ε, ADP₂,₀.₅ is more accurate than the baseline "
-                "in the worst case",
-                _STRONG,
-                MoreRight(ADP_RUNS, BASELINE, worst_case(place), data=data),
-                _SMALLER_AGAIN.get(data) if place == 0 else None,
+                f"The paper's PGD overstates ADP's gain, {size} ε",
+                STRONG,
+                _overstated(size),
+                ours=True,
             )
-            for data in _SETS
-            for place, size in PLACES
-        ),
-        Claim(
-            "At the smaller ε, ADP₂,₀.₅ is more accurate than ADP₂,₀ in the worst case",
-            _STRONG,
-            MoreRight(ADP_RUNS, _ENTROPY, worst_case(0)),
-            ("resnet20", "In these runs, in the worst case, ADP₂,₀.₅ is more accurate than ADP₂,₀"),
-        ),
-        Claim(
-            WITHSTANDS,
-            _OURS,
-            KeepsHalf(),
-            ("resnet20", f"In these runs, {WITHSTANDS}"),
+            for size in SIZES
         ),
         *(
-            Claim(
-                f"The paper's PGD overstates ADP's gain, at the {size} ε",
-                _OURS,
-                Overstated(place),
+            accuracy_claim(
+                text,
+                where,
+                sides,
+                quantity,
+                ours=True,
+                any_networks=True,
+                again=again,
             )
-            for place, size in PLACES
+            for text, sides, quantity, where, again in (
+                (
+                    "ADP is more accurate than label smoothing, paper's attacks",
+                    (ADP_RUNS, _SMOOTHED),
+                    _FOUR,
+                    WEAK,
+                    "resnet20",
+                ),
+                (
+                    "ADP is more accurate than label smoothing, worst case, smaller ε",
+                    (ADP_RUNS, _SMOOTHED),
+                    worst_case("smaller"),
+                    STRONG,
+                    "resnet20",
+                ),
+                (
+                    "The baseline is more accurate than a single network, worst case, smaller ε",
+                    (BASELINE, _SINGLE),
+                    worst_case("smaller"),
+                    STRONG,
+                    "",
+                ),
+            )
         ),
-        Claim(
-            "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under the paper's "
-            "attacks",
-            f"our question; {WEAK_PROTOCOL}",
-            MoreRight(ADP_RUNS, _SMOOTHED, weak(GRADIENT)),
-            ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than label smoothing"),
+        Claim("No sign of masked gradients", STRONG, no_masking, ours=True),
+    ),
+    accuracy_table,
+    plot,
+)
+
+
+# ---- adversarial training (Table 4) -------------------------------------------------------------
+
+_FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
+
+
+def adversarial_table(records: list[Record]) -> Table:
+    """Accuracies in % on the data sets with adversarial training."""
+    trained = cell_values(filter_records(records, contender="pgd"), "data")
+    return accuracy_table([record for record in records if record["cell"]["data"] in trained])
+
+
+def _table_4(attack: str) -> dict[str, tuple[float, float]]:
+    before, after = (float(np.mean(TABLE4[name])) for name in (attack, f"{attack}-adp"))
+    return {"CIFAR-10": (before, after)}
+
+
+ADVERSARIAL_TRAINING = Experiment(
+    "adp/adversarial-training",
+    "Table 4",
+    "Adversarial training alone and together with ADP",
+    ENSEMBLES,
+    (
+        *(
+            accuracy_claim(text, f"Section 4.3, Table 4; {WEAK}", sides, _FOUR, changes=changes)
+            for text, sides, changes in (
+                ("ADP adds to adversarial training on FGSM", (_FGSM_ADP, _FGSM), _table_4("fgsm")),
+                ("ADP adds to adversarial training on PGD", (_PGD_ADP, _PGD), _table_4("pgd")),
+                ("Adversarial training on PGD adds to ADP", (_PGD_ADP, ADP_RUNS), None),
+            )
         ),
-        Claim(
-            "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, at the smaller ε",
-            _OURS,
-            MoreRight(ADP_RUNS, _SMOOTHED, worst_case(0)),
-            ("resnet20", "In these runs, in the worst case, ADP₂,₀.₅ is more accurate than label"),
-        ),
-        Claim(
-            "A plain ensemble is more robust than a single network, at the smaller ε",
-            _OURS,
-            MoreRight(BASELINE, _SINGLE, worst_case(0)),
-        ),
-        Claim(
-            "The strong attacks can be trusted: no sign of masked gradients",
-            "our check",
-            _no_masking,
+        *(
+            accuracy_claim(text, STRONG, sides, worst_case(size), ours=True)
+            for text, sides, size in (
+                ("ADP adds to training on PGD, worst case, smaller ε", (_PGD_ADP, _PGD), "smaller"),
+                ("ADP adds to training on PGD, worst case, larger ε", (_PGD_ADP, _PGD), "larger"),
+                ("Training on PGD beats ADP, worst case, larger ε", (_PGD, ADP_RUNS), "larger"),
+            )
         ),
     ),
-    plot,
-    table,
-    brief,
+    adversarial_table,
+)
+
+
+# ---- five members (Table 5) ---------------------------------------------------------------------
+
+_FIVE: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {**SMOKE, "attacks": MNIST_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
+    "cpu": {**CPU_DIGITS, "attacks": MNIST_WEAK, "standard": standard((0.1, 0.15), 40)},
+    "paper": {
+        **AUTHORS,
+        "attacks": CIFAR10_WEAK,
+        "slow_attacks": [
+            "cw:c=0.01,searches=1,confidence=0.1",
+            "ead:c=1.0,searches=1,confidence=0.1",
+        ],
+        "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
+    },
+}
+
+FIVE_STUDY = seed_study(
+    "five-members",
+    {
+        scale: {name: {**settings, "contender": name, "members": 5} for name in PAIR}
+        for scale, settings in _FIVE.items()
+    },
+    run,
+    seeds=(2, 10, 3),
+    cost=("10 s", "25 min", "GPU days"),
+)
+
+
+FIVE_MEMBERS = Experiment(
+    "adp/five-members",
+    "Table 5",
+    "Five members on ten classes, where K does not divide L − 1",
+    FIVE_STUDY,
+    (
+        *(
+            accuracy_claim(
+                f"ADP is more accurate than the baseline under {name.upper()}",
+                f"Section 4.6, Table 5; {WEAK}",
+                (ADP_RUNS, BASELINE),
+                under(name),
+                changes={"CIFAR-10": TABLE5[name]},
+            )
+            for name in GRADIENT
+        ),
+        *(
+            accuracy_claim(
+                f"ADP is more accurate than the baseline in the worst case, {size} ε",
+                STRONG,
+                (ADP_RUNS, BASELINE),
+                worst_case(size),
+                ours=True,
+            )
+            for size in SIZES
+        ),
+    ),
+    accuracy_table,
 )

@@ -1,19 +1,27 @@
-"""The regime of the adp authors' code, and the study that trains in it."""
+"""The regime of the adp authors' code, and the studies that train in it."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from dissensus.show import draw
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import ADP, Independent, Objective
+from dissensus.training import fit
 from reproductions import regime
-from reproductions.adp import resnet20, resnet20_members
-from reproductions.adp.measurements import EDGES, GRID
+from reproductions.adp import distortion, measurements, mnist, resnet20
+from reproductions.adp.accuracy import attack_family, attack_parameter
+from reproductions.adp.published import TABLE2
 from reproductions.adp.settings import RESNET20
 from reproductions.cells import load_images, make_cell
-from reproductions.old.base import Experiment, Finding
+
+# ---- the optimiser and the first layer ----------------------------------------------------------
 
 
 def test_only_kernels_of_convolutions_decay() -> None:
@@ -27,14 +35,77 @@ def test_only_kernels_of_convolutions_decay() -> None:
     assert torch.equal(weight, torch.ones_like(weight))
 
 
-def test_the_mean_image_is_subtracted_and_nothing_is_divided() -> None:
-    cell = make_cell("one", RESNET20["smoke"])
+@pytest.mark.parametrize("scaling", regime.SCALINGS)
+def test_scalings_against_numpy(scaling: str) -> None:
+    cell = {**mnist.cells("smoke", {})[0], "scaling": scaling}
     data = load_images(cell)
-    member = regime.make_member(cell, data)()
-    shown = member[0](data.train[0])
-    assert shown.mean(0).abs().max() < 1e-6
-    torch.testing.assert_close(shown.std(0), data.train[0].std(0))
-    assert sum(p.shape[-2:] == (1, 1) for p in member.parameters() if p.ndim == 4) == 2
+    first = regime.make_member(cell, data)()[0]
+    train, test = (part[0].double().numpy() for part in (data.train, data.test))
+    expected = {
+        "raw": test,
+        "mean": test - train.mean(0),
+        "standardised": (test - train.mean()) / train.std(ddof=1),  # one channel
+    }[scaling]
+    np.testing.assert_allclose(first(data.test[0]).numpy(), expected, atol=2e-6)
+    assert not list(first.parameters())  # fixed: neither trained nor decayed
+
+
+MEMBERS, STEPS, RATE, DECAY = 3, 6, 0.01, 0.15
+
+
+def small_member() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5))
+
+
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(24, 1, 4, 4, generator=generator)
+    return x, torch.randint(5, (24,), generator=generator)
+
+
+def minimised(factor: float, decay: float) -> list[torch.Tensor]:
+    """The weights after some steps of torch's Adam on ``factor · Σ CE`` with L2 on kernels."""
+    ens = Ensemble(small_member, MEMBERS, seed=0)
+    modules = [ens.member(number).double() for number in range(MEMBERS)]
+    x, y = images()
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    kernels = [parameter for parameter in parameters if parameter.ndim == 4]
+    rest = [parameter for parameter in parameters if parameter.ndim != 4]
+    groups = [{"params": kernels, "weight_decay": decay}, {"params": rest}]
+    optimizer = torch.optim.Adam(groups, lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = factor * sum(cross_entropy(module(x.double()), y) for module in modules)
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def fitted(objective: Objective) -> list[torch.Tensor]:
+    """The weights after as many steps of ``fit`` in the authors' regime."""
+    ens = Ensemble(small_member, MEMBERS, seed=0)
+    adam = partial(regime.decay_kernels, lr=RATE, weight_decay=DECAY)
+    fit(ens, images(), objective, epochs=STEPS, batch_size=24, optimizer=adam, progress=False)
+    return [
+        p.detach().double() for number in range(MEMBERS) for p in ens.member(number).parameters()
+    ]
+
+
+def distance(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True))
+
+
+def test_sums_and_means_take_the_same_steps_at_equal_decay() -> None:
+    """Up to its ε, Adam does not see a factor on both loss and decay; on one of them it does."""
+    total = minimised(1.0, DECAY)
+    assert distance(total, minimised(1 / MEMBERS, DECAY / MEMBERS)) < 1e-5
+    assert distance(total, minimised(1 / MEMBERS, DECAY)) > 1e-3
+    # The trainer does so by itself: the same decay for a mean (the baseline) and for a sum (ADP).
+    assert distance(total, fitted(Independent())) < 2e-5
+    assert distance(total, fitted(ADP(0.0, 0.0))) < 2e-5
+
+
+# ---- plans --------------------------------------------------------------------------------------
 
 
 def test_at_scale_paper_the_schedule_is_the_papers_in_proportion() -> None:
@@ -51,150 +122,51 @@ def test_at_scale_cpu_all_images_are_trained_on_along_a_cosine() -> None:
     assert (cells[0]["val"], cells[0]["kernel_decay"]) == (5000, 2e-4)
 
 
-def record(contender: str, right: str, error: float = 0.1) -> dict[str, Any]:
-    """A finished cell; all attacks leave ``right``."""
-    (cell,) = (c for c in resnet20.cells("cpu", {}) if c["contender"] == contender)
-    left = {"right": right, "autoattack": right, "left": {}}
-    result = {
-        "clean": {"error": error, "member_errors": [error] * 3},
-        "weak": {spec: {"right": right} for spec in cell["attacks"]},
-        "standard": [{"eps": eps, **left} for eps in cell["standard"]["eps"]],
-        "along": [
-            {
-                "epoch": epoch,
-                "clean": {"error": error},
-                "attacks": {spec: {"right": right} for spec in cell["along"]},
-            }
-            for epoch in (2, 4)
-        ],
-    }
-    return {"name": cell["name"], "cell": cell, "result": result, "seconds": 1.0}
+def test_the_plan_begins_with_the_pair_in_every_scaling_of_a_seed() -> None:
+    cells = mnist.cells("cpu", {})
+    assert len({cell["name"] for cell in cells}) == len(cells) == 5 * (9 + 3)
+    assert [(c["data"], c["scaling"], c["seed"], c["contender"]) for c in cells[:45]] == [
+        ("mnist", scaling, seed, name)
+        for contenders in (("plain", "adp"), ("smoothed",))
+        for seed in range(5)
+        for scaling in ("mean", "raw", "standardised")
+        for name in contenders
+    ]
+    assert {c["scaling"] for c in cells} == set(regime.SCALINGS)
+    assert [c for c in cells if c["seed"] in (0, 10)] == mnist.cells("cpu", {"seeds": 1})
+    assert [cells[0][key] for key in ("train", "val", "members")] == [None, 5000, 3]
+    # The contenders of a data set differ in nothing but the objective, and none decays more.
+    assert {(c["data"], c["kernel_decay"]) for c in cells} == {("mnist", 2e-4), ("digits", 0.0)}
+    assert {c["seed"] for c in cells if c["data"] == "digits"} == set(range(10, 15))
 
 
-def test_one_run_is_judged_by_its_images() -> None:
-    def verdicts(right: str, error: float = 0.1) -> list[str]:
-        runs = [record("plain", "10" * 50, error), record("adp", right, error)]
-        return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims[:4]]
-
-    untested, same = "not tested at this scale", "undecided"  # checkpoints are all the same
-    assert verdicts("1" * 80 + "0" * 20) == ["holds", "holds", same, "holds"]
-    # Equal, where the paper gains 26 points: half of that would have shown.
-    assert verdicts("10" * 49 + "11") == ["holds", "contradicted", same, "undecided"]
-    assert verdicts("1" * 80 + "0" * 20, error=0.2) == ["contradicted", untested, same, "holds"]
-
-
-def test_controls_of_one_run_are_judged_by_its_images() -> None:
-    """Label smoothing under the paper's attacks and in the worst case; the entropy alone against
-    the baseline and label smoothing, and ADP against it, again in the worst case too.
-    """
-
-    def verdicts(*others: dict[str, Any]) -> list[str]:
-        runs = [record("plain", "10" * 50), record("adp", "1" * 80 + "0" * 20), *others]
-        return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims[5:]]
-
-    untested, against = "not tested at this scale", "contradicted"
-    better, worse = record("smoothed", "1" * 100), record("adp-entropy", "10" * 50)
-    assert verdicts() == [untested] * 6
-    assert verdicts(better) == [against] * 2 + [untested] * 4
-    assert verdicts(better, worse) == [against] * 4 + ["holds"] * 2
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_networks_are_trained_as_in_other_studies(scale: str) -> None:
+    """All that a training reads, and the folder that it goes on from."""
+    theirs = {regime.work_folder(c, "adp"): c for c in mnist.cells(scale, {})}
+    theirs |= {regime.work_folder(c, "adp"): c for c in resnet20.cells(scale, {})}
+    plan = distortion.cells(scale, {})
+    assert len({cell["name"] for cell in plan}) == len(plan) == 10 + 2 + 5
+    measured = ("attacks", "standard", "slow_attacks", "slow_images", "images", "name")
+    measured += ("curve", "transfer", "detection", "features", "along", "along_images")
+    for cell in plan:
+        other = theirs[distortion.work_folder(cell)]
+        assert {key: cell[key] for key in cell if key not in measured} == {
+            key: other[key] for key in other if key not in measured
+        }
 
 
-def test_to_withstand_is_to_keep_half_of_the_accuracy() -> None:
-    """With an error of 10 % that is 45 %; where none of 100 images is left, 0 ± 3 / 100."""
-
-    def found(right: str) -> Finding:
-        return claim.check([record("adp", right)])
-
-    (claim,) = (one for one in resnet20.RESNET20_RUNS.claims if "withstands" in one.text)
-    assert found("1" * 80 + "0" * 20).verdict == "holds"
-    assert found("10" * 50).verdict == "undecided"
-    fallen = found("0" * 100)
-    assert fallen.verdict == "contradicted"
-    assert "half of its clean accuracy 45.0%, difference -45.0% [-48.0%, -42.0%]" in fallen.measured
+def test_every_row_of_table_2_is_attacked() -> None:
+    for cell in distortion.cells("cpu", {"seeds": 1}):
+        rows = [(attack_family(spec), attack_parameter(spec)) for spec in cell["slow_attacks"]]
+        printed = {
+            (kind, at) for kind in ("jsma", "cw", "ead") for at in TABLE2[cell["data"]][kind]
+        }
+        assert set(rows) == printed
+        assert len(rows) == len(printed) + (cell["data"] == "mnist")  # a JSMA that cannot stick
 
 
-def test_a_gain_that_comes_late() -> None:
-    """Of 100 images 50 are right at both checkpoints; with ADP all are at the last."""
-    runs = [record("plain", "10" * 50), record("adp", "10" * 50)]
-    for spec in runs[1]["result"]["along"][-1]["attacks"]:
-        runs[1]["result"]["along"][-1]["attacks"][spec] = {"right": "1" * 100}
-    (late,) = (claim for claim in resnet20.RESNET20_RUNS.claims if "late" in claim.text)
-    found = late.check(runs)
-    assert found.verdict == "holds"
-    assert "ADP₂,₀.₅ 50.0%, baseline 0.0%, difference +50.0% [+40.2%, +59.8%]" in found.measured
-
-
-def test_the_figure_and_the_table() -> None:
-    runs = [record("plain", "10" * 50), record("adp", "1" * 100)]
-    plot = resnet20.plot(runs)
-    assert len(draw(plot).axes) == 3
-    plain, adp = plot.panels[1].series
-    # 50 of 100 images, at epochs 2 and 4: 1.96 · √(0.25 · 100 / 99) / 10 = 0.0985 on either side.
-    assert (list(plain.x), list(plain.y)) == ([2, 4], [0.5, 0.5])
-    assert plain.low == pytest.approx([0.4015, 0.4015], abs=1e-4)
-    assert adp.high == [1.0, 1.0]
-    header, rows = resnet20.table(runs)
-    assert rows[0] == ["CIFAR-10", "none", "90.0", "90.0"]
-    assert all(len(row) == len(header) for row in rows)
-
-
-def members_record(contender: str, error: float, follow: float, auroc: float) -> dict[str, Any]:
-    """A finished cell: errors, how many targets members follow, and how well a detector does."""
-    row = record(contender, "10" * 50)
-    matrix = [[1.0 if i == j else follow for j in range(3)] for i in range(3)]
-    stay = [[0.0 if i == j else 1 - follow for j in range(3)] for i in range(3)]
-    modes = {"targeted": matrix, "untargeted": stay}
-    names = ("fgsm", "bim", "mim", "pgd", "disguised")
-    detected = {
-        "auroc": {"ensemble_diversity": auroc},
-        "interval": [auroc - 0.05, auroc + 0.05],
-        "fooled": 250,
-        "roc": list(GRID),
-    }
-    row["result"] |= {
-        "clean": {"examples": 10_000, "error": 0.1, "member_errors": [error] * 3},
-        "transfer": {
-            f"{name} {mode}": modes[mode] for name in ("pgd", "mim", "pgd-50") for mode in modes
-        },
-        "detection": dict.fromkeys(names, detected),
-        "histogram": {"counts": [1] * (len(EDGES) - 1), "quartiles": [-2.0, -1.0, 0.0]},
-        "similarity": 0.9,
-    }
-    return row
-
-
-def test_members_of_one_run_are_judged_by_its_images() -> None:
-    """Table 1: members' errors rise by 1.0 points; 10,000 images show 0.9 in these runs."""
-
-    def verdicts(experiment: Experiment, error: float, follow: float, auroc: float) -> list[str]:
-        runs = [
-            members_record("plain", 0.12, 0.5, 0.3),
-            members_record("adp", error, follow, auroc),
-        ]
-        assert experiment.table is not None
-        assert experiment.draw is not None
-        header, rows = experiment.table(runs)
-        assert rows
-        assert {len(row) for row in rows} == {len(header)}
-        draw(experiment.draw(runs))
-        return [claim.check(runs).verdict for claim in experiment.claims]
-
-    members, transfer, detection = (
-        resnet20_members.MEMBERS,
-        resnet20_members.TRANSFER,
-        resnet20_members.DETECTION,
-    )
-    untested = "not tested at this scale"
-    assert verdicts(members, 0.15, 0.5, 0.5) == ["holds", "undecided"]
-    assert verdicts(members, 0.12, 0.5, 0.5) == ["undecided", "undecided"]
-    assert verdicts(members, 0.105, 0.5, 0.5) == ["contradicted", "undecided"]
-    # Of 100 images: 1.96 · √(0.25 + 0.21) / 10 = 0.13 on either side.
-    assert verdicts(transfer, 0.15, 0.3, 0.5) == ["holds"] * 4 + [untested]
-    assert verdicts(transfer, 0.15, 0.4, 0.5) == ["undecided"] * 4 + [untested]
-    assert verdicts(transfer, 0.15, 0.7, 0.5) == ["contradicted"] * 4 + [untested]
-    assert verdicts(detection, 0.15, 0.3, 0.6) == ["holds", "holds"]
-    assert verdicts(detection, 0.15, 0.3, 0.52) == ["undecided", "undecided"]
-    assert verdicts(detection, 0.15, 0.3, 0.3) == ["contradicted", "contradicted"]
+# ---- runs ---------------------------------------------------------------------------------------
 
 
 def test_what_was_measured_is_measured_again_with_other_settings_only(tmp_path: Path) -> None:
@@ -228,3 +200,45 @@ def test_a_run_goes_on_from_its_checkpoints(
     assert again == json.loads(json.dumps(first))
     assert len(times) == len(first) - 3  # all but curves, checkpoints and what was removed
     assert {name: (folder / name).stat().st_mtime_ns for name in times} == times
+
+
+@pytest.mark.parametrize("contender", ["adp", "smoothed"])
+def test_a_cell_goes_on_from_its_folder(
+    contender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan = mnist.cells("smoke", {"seeds": 1, "epochs": 2})
+    cell = [c for c in plan if c["contender"] == contender][-1]
+    cell |= {"train": 64, "test": 20, "images": 4, "attacks": cell["attacks"][:2]}
+    cell["standard"] = {**cell["standard"], "images": 2}
+    result = mnist.STUDY.run(cell)
+    assert {"clean", "weak", "standard", "at_half", "histogram"} <= set(result)
+    assert [len(found["right"]) for found in result["weak"].values()] == [4, 4]
+    (kept,) = tmp_path.rglob("checkpoint.safetensors")
+    changed = kept.stat().st_mtime_ns
+    assert mnist.STUDY.run(cell) == result
+    assert kept.stat().st_mtime_ns == changed
+
+
+@pytest.mark.slow
+def test_a_kill_costs_one_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cell = distortion.cells("smoke", {"seeds": 1, "epochs": 1})[0]
+    cell |= {"slow_attacks": ["cw:c=1,searches=1,steps=5", "jsma:theta=1,gamma=0.1"]}
+    cell["slow_images"] = 3
+    attack_each, attacked = measurements.attack_each, list[str]()
+
+    def counted(ens: Any, x: Any, y: Any, specs: list[str]) -> dict[str, Any]:
+        attacked.extend(specs)
+        if len(attacked) == 2:
+            raise KeyboardInterrupt
+        return attack_each(ens, x, y, specs)
+
+    monkeypatch.setattr(measurements, "attack_each", counted)
+    with pytest.raises(KeyboardInterrupt):
+        distortion.run(cell)
+    result = distortion.run(cell)
+    assert attacked == [cell["slow_attacks"][0], *2 * [cell["slow_attacks"][1]]]
+    assert list(result["slow"]) == cell["slow_attacks"]
+    assert [len(one["right"]) for one in result["slow"].values()] == [3, 3]
+    assert result["clean"]["examples"] == cell["test"]
