@@ -244,7 +244,7 @@ MNIST = Experiment(
     STUDY,
     (
         Claim(
-            "The baseline is more than 99.4 % accurate on clean images of MNIST with each scaling",
+            "The baseline is more than 99.4% accurate on clean images of MNIST with each scaling",
             "clean images",
             larger(
                 _ACCURACY,

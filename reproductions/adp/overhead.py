@@ -102,7 +102,7 @@ OVERHEAD = Study(
 
 #: Seconds per epoch on CIFAR-10, baseline and ADP, by members (Section 4.2).
 _PUBLISHED = {5: (204, 227), 20: (692, 744)}
-#: "Around 10 %" is taken as less than this.
+#: "Around 10%" is taken as less than this.
 _AROUND_TEN = 1.15
 
 
@@ -117,7 +117,7 @@ def _printed(members: int) -> str:
 
 
 def _cheap(members: int) -> Within:
-    """A check that ADP adds around 10 % to the training time of so many members."""
+    """A check that ADP adds around 10% to the training time of so many members."""
 
     def ratios(records: list[Record]) -> dict[str, list[float]]:
         timed = filter_records(records, members=members)
@@ -155,7 +155,7 @@ EXPERIMENT = Experiment(
     (
         *(
             Claim(
-                f"ADP adds around 10 % (less than 15 %) to the training time of {members} members",
+                f"ADP adds around 10% (less than 15%) to the training time of {members} members",
                 "Section 4.2",
                 _cheap(members),
                 _printed(members),

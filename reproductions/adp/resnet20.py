@@ -200,7 +200,7 @@ RESNET20_RUNS = Experiment(
     STUDY,
     (
         Claim(
-            "The baseline is at least 88 % accurate on clean images",
+            "The baseline is at least 88% accurate on clean images",
             "clean images",
             _accurate,
             "93.22%",
