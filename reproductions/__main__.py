@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,9 +13,6 @@ from rich.text import Text
 from dissensus.sweeps import EngineOptions
 from reproductions.experiment import Experiment, select
 from reproductions.figures import save
-from reproductions.old.page import outcomes as old_outcomes
-from reproductions.old.page import write_page
-from reproductions.old.registry import EXPERIMENTS as OLD  # until the last study is ported
 from reproductions.page import outcomes, write_figures, write_results
 from reproductions.registry import EXPERIMENTS
 from reproductions.statistics import CANNOT
@@ -61,8 +58,7 @@ def reproduce(
     if not (names or report or listing):
         raise ValueError("say what to reproduce, such as collusion/gat; --list shows all there is")
     folder = out or Path("results" if scale == "cpu" else f"results-{scale}")
-    known: dict[str, Any] = {**EXPERIMENTS, **OLD}
-    chosen = select(names, known) if names else list(known.values())
+    chosen = select(names, EXPERIMENTS) if names else list(EXPERIMENTS.values())
     if listing:
         return _list(chosen)
     if figure is not None:
@@ -80,8 +76,6 @@ def reproduce(
     results = outcomes(EXPERIMENTS.values(), folder)
     shown = [one for one in results if one.experiment in chosen]
     paths = [*write_results(results, folder), *write_figures(shown, folder)]
-    old = old_outcomes(OLD.values(), folder)
-    paths += [write_page(paper, old, OLD, folder) for paper in {one.paper for one in OLD.values()}]
     for one in shown:
         table = Table("verdict", "claim", title=one.experiment.full_name, title_justify="left")
         for claim, finding in one.findings:

@@ -1,1 +1,0 @@
-"""Old framework, until the last study is ported to the new one; then this folder goes."""
