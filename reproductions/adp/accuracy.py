@@ -47,10 +47,8 @@ from reproductions.study import Record
 #: The attacks that follow the gradient inside a ball, and those that look for small changes.
 GRADIENT, SMALL_CHANGES = ("fgsm", "bim", "pgd", "mim"), ("jsma", "cw", "ead")
 FAMILIES = {name: name.upper() for name in (*GRADIENT, *SMALL_CHANGES)} | {"cw": "C&W"}
-#: The ends of the standard protocol's ε, by their names in claims.
+#: The ends of the ε of the standard protocol, the strong attacks, by their names in claims.
 SIZES = {"smaller": 0, "larger": -1}
-#: Where claims come from: the paper's attacks are weak by today's standards.
-WEAK, STRONG = "the paper's attacks", "standard protocol"
 
 Images = NDArray[np.float64]
 
@@ -210,20 +208,20 @@ def is_too_weak(group: list[Record]) -> bool:
 
 def accuracy_claim(
     text: str,
-    where: str,
     sides: tuple[Runs, Runs],
     quantity: Quantity,
     groups: Groups = group_by_data,
     *,
+    where: str = "",
     changes: Changes | None = None,
-    ours: bool = False,
     any_networks: bool = False,
     interval: Interval = over_runs,
     again: str = "",
 ) -> Claim:
     """The claim that the first runs are more accurate; ``changes`` are the published ones.
 
-    ``any_networks``: also of networks that are far from the paper's accuracy.
+    Without a place in the paper it is ours; ``any_networks``: also of networks that are far from
+    the paper's accuracy.
     """
     printed = changes or {}
     check = larger(
@@ -231,10 +229,10 @@ def accuracy_claim(
     )
     return Claim(
         text,
-        where,
+        where or quantity.name,
         check if any_networks else Comparable(check),
         changes_text(printed),
-        ours=ours,
+        ours=not where,
         again=again,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reproductions.adp import resnet20
-from reproductions.adp.accuracy import GRADIENT, WEAK, Comparable, attack_names, contender_table, on
+from reproductions.adp.accuracy import GRADIENT, Comparable, attack_names, contender_table, on
 from reproductions.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, runs_of
 from reproductions.adp.measurements import GRID
 from reproductions.adp.members import in_these_runs
@@ -107,7 +107,7 @@ TRANSFER = Experiment(
         *(
             Claim(
                 f"{data_title(data)}: {text}{words}",
-                f"Section 4.4, Figure 3; {'longer attack' if longer else WEAK}",
+                "Section 4.4, Figure 3",
                 Comparable(_less_transfer(mode, longer, on(data))),
                 ours=longer or data != "cifar10",
                 again="resnet20-transfer" if data == "cifar10" else "",
@@ -119,7 +119,7 @@ TRANSFER = Experiment(
         *(
             Claim(
                 f"{data_title(data)}: targeted, examples transfer less than with label smoothing",
-                WEAK,
+                "paper's attacks",
                 _less_transfer("targeted", False, on(data), runs_of("smoothed")),
                 ours=True,
             )
@@ -144,7 +144,7 @@ RESNET20_TRANSFER = Experiment(
         *(
             Claim(
                 f"{text}{words}",
-                f"Section 4.4, Figure 3; {'longer attack' if longer else WEAK}",
+                "Section 4.4, Figure 3",
                 in_these_runs(_less_transfer(mode, longer, group_by_data), _images),
                 ours=longer,
             )
@@ -153,7 +153,7 @@ RESNET20_TRANSFER = Experiment(
         ),
         Claim(
             "Targeted, examples transfer less than with label smoothing",
-            WEAK,
+            "paper's attacks",
             in_these_runs(
                 _less_transfer("targeted", False, group_by_data, runs_of("smoothed")), _images
             ),
@@ -230,7 +230,7 @@ DETECTION = Experiment(
         *(
             Claim(
                 f"{data_title(data)}: {words}",
-                f"Section 4.5, Figure 4; {WEAK if attacks == GRADIENT else 'adaptive attack'}",
+                "Section 4.5, Figure 4",
                 Comparable(_above_chance(attacks, data)),
                 ours=attacks != GRADIENT or data != "cifar10",
                 again="resnet20-detection" if data == "cifar10" else "",
@@ -240,13 +240,13 @@ DETECTION = Experiment(
         ),
         Claim(
             "Diversity detects PGD better on ADP's ensembles than on the baseline's",
-            WEAK,
+            "paper's attacks",
             larger(_auroc("pgd"), ADP_RUNS, BASELINE, group_by_data),
             ours=True,
         ),
         Claim(
             "Diversity detects PGD better than the entropy of the ensemble's prediction",
-            WEAK,
+            "paper's attacks",
             larger(
                 _auroc("pgd"),
                 Runs("ensemble diversity", ADP_RUNS.settings),
@@ -289,7 +289,7 @@ RESNET20_DETECTION = Experiment(
     tuple(
         Claim(
             words[0].upper() + words[1:],
-            f"Section 4.5, Figure 4; {WEAK if attacks == GRADIENT else 'adaptive attack'}",
+            "Section 4.5, Figure 4",
             _above_half(attacks),
             ours=attacks != GRADIENT,
         )

@@ -18,7 +18,6 @@ from reproductions.adp import ensembles, measurements, mnist
 from reproductions.adp.accuracy import (
     FAMILIES,
     SMALL_CHANGES,
-    WEAK,
     accuracy_claim,
     accuracy_table,
     on,
@@ -99,10 +98,10 @@ DISTORTION = Experiment(
         *(
             accuracy_claim(
                 f"{data_title(data)}: ADP is more accurate than the baseline, {FAMILIES[name]}",
-                f"Section 4.3, Table 2; {WEAK}",
                 (ADP_RUNS, BASELINE),
                 under(name, part="slow"),
                 on(data),
+                where="Section 4.3, Table 2",
                 changes=published_changes((name,), data=data),
                 interval=over_runs if data == "mnist" else over_images,
             )
@@ -112,11 +111,9 @@ DISTORTION = Experiment(
         *(
             accuracy_claim(
                 f"MNIST: ADP is more accurate than label smoothing, {FAMILIES[name]}",
-                WEAK,
                 (ADP_RUNS, runs_of("smoothed")),
                 under(name, part="slow"),
                 on("mnist"),
-                ours=True,
             )
             for name in SMALL_CHANGES
         ),

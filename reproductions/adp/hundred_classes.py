@@ -13,8 +13,6 @@ from dissensus.data import fit_images
 from dissensus.ensemble import Ensemble
 from dissensus.training import predict
 from reproductions.adp.accuracy import (
-    STRONG,
-    WEAK,
     accuracy_claim,
     accuracy_table,
     under,
@@ -35,7 +33,6 @@ from reproductions.adp.settings import (
 from reproductions.cells import ImageData, Variants, load_images, seed_study
 from reproductions.comparisons import Quantity, Runs, at, group_by_data, group_records, larger
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Panel, Plot
 from reproductions.study import Cell, Record
 
 _WEAK = gradient_attacks((), (0.025, 0.05))
@@ -136,7 +133,7 @@ STUDY = seed_study(
 )
 
 
-# ---- figure and table ---------------------------------------------------------------------------
+# ---- table --------------------------------------------------------------------------------------
 
 _DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
 _WRONG = Quantity(
@@ -146,22 +143,6 @@ _PGD = under("pgd")
 _COLD, _HOT = (
     Runs(f"ADP₂,₀.₅, T = {one:g}", {"contender": "adp", "temperature": one}) for one in (1.0, 4.0)
 )
-_KINDS = (BASELINE, _COLD, _HOT)
-
-
-def plot(records: list[Record]) -> Plot:
-    """Diversity, wrong-class probabilities and accuracy, by temperature."""
-    kinds = [runs for runs in _KINDS if runs.of(records)]
-    panels = []
-    for quantity in (_DIVERSITY, _WRONG, _PGD):
-        series = [
-            quantity.series(
-                runs.name, [runs.name], [runs.of(records)], number, "points", legend=False
-            )
-            for number, runs in enumerate(kinds)
-        ]
-        panels.append(Panel("", quantity.name, series))
-    return Plot(panels, "Diversity, wrong classes and accuracy by temperature", 3)
 
 
 def table(records: list[Record]) -> Table:
@@ -184,19 +165,17 @@ HUNDRED_CLASSES = Experiment(
         *(
             accuracy_claim(
                 f"ADP is more accurate than the baseline under {name.upper()}",
-                f"Section 4.3, Table 3; {WEAK}",
                 (_COLD, BASELINE),
                 under(name),
+                where="Section 4.3, Table 3",
                 changes=published_changes((name,), data="cifar100"),
             )
             for name in ("bim", "pgd", "mim")
         ),
         accuracy_claim(
             "ADP is more accurate than the baseline in the worst case",
-            STRONG,
             (_COLD, BASELINE),
             worst_case("smaller"),
-            ours=True,
         ),
         Claim(
             "A temperature above 1 in training raises the probability of wrong classes there",
@@ -217,5 +196,4 @@ HUNDRED_CLASSES = Experiment(
         ),
     ),
     table,
-    plot,
 )

@@ -17,10 +17,7 @@ from typing import Any
 from reproductions import regime
 from reproductions.adp.accuracy import (
     GRADIENT,
-    STRONG,
-    WEAK,
     accuracy_claim,
-    accuracy_estimate,
     accuracy_table,
     gains,
     on,
@@ -31,12 +28,10 @@ from reproductions.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
     PAIR,
-    contenders_in,
     run,
     runs_of,
-    style_of,
 )
-from reproductions.adp.published import TABLE1, Changes, published_changes
+from reproductions.adp.published import TABLE1, published_changes
 from reproductions.adp.settings import (
     AUTHORS,
     CPU_DIGITS,
@@ -59,7 +54,6 @@ from reproductions.comparisons import (
     larger,
 )
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Panel, Plot, Rule, Series, estimates
 from reproductions.study import Cell, Record, Study
 
 _MNIST: Mapping[str, Any] = {
@@ -184,43 +178,7 @@ def _larger_gain(first: str, second: str) -> Larger:
     return Larger(f"gain of ADP, {_PGD.name}", names, pairs, "{:.1%}", share=True)
 
 
-# ---- figure and table ---------------------------------------------------------------------------
-
-
-def plot(records: list[Record]) -> Plot:
-    """Accuracy by scaling, for each contender: the paper's attacks and the worst case."""
-    kinds = {
-        "the paper's attacks": (_FOUR, GRADIENT),
-        "the paper's PGD": (_PGD, ("pgd",)),
-        "worst case, ε = 0.1": (_WORST, ()),
-    }
-    panels = []
-    for data, group in group_records(records, lambda record: str(record["cell"]["data"])).items():
-        for words, (quantity, families) in kinds.items():
-            series = [_points(runs, runs.of(group), quantity) for runs in contenders_in(group)]
-            rules = _published_rules(published_changes(families, data=data))
-            title = f"{data_title(data)}, {words}"
-            panels.append(Panel("", "accuracy", series, title, None, (-0.03, 1.03), rules=rules))
-    return Plot(panels, "Accuracy under attacks by scaling of the input", len(kinds), (4.4, 3.2))
-
-
-def _points(runs: Runs, records: list[Record], quantity: Quantity) -> Series:
-    points = {
-        TITLES[scaling]: estimate
-        for scaling, some in group_records(records, _scaling).items()
-        if (estimate := accuracy_estimate(some, quantity)) is not None
-    }
-    x, y, style = list(points), list(points.values()), style_of(runs)
-    return estimates(runs.name, x, y, style, "points", limits=(0.0, 1.0))
-
-
-def _published_rules(changes: Changes) -> list[Rule]:
-    """The printed accuracies of the baseline and of ADP as lines across a panel."""
-    return [
-        Rule("y", printed / 100, f"{runs.name}, published")
-        for pair in changes.values()
-        for runs, printed in zip((BASELINE, ADP_RUNS), pair, strict=True)
-    ]
+# ---- table --------------------------------------------------------------------------------------
 
 
 def table(records: list[Record]) -> Table:
@@ -259,24 +217,17 @@ MNIST = Experiment(
         *(
             accuracy_claim(
                 f"MNIST, {title}: ADP is more accurate than {_NAMES[other.name]}, {words}",
-                f"Section 4.3, Table 2; {WEAK}" if changes else where,
                 (ADP_RUNS, other),
                 quantity,
                 _scaled("mnist", scaling),
+                where="Section 4.3, Table 2" if changes else "",
                 changes=changes,
-                ours=not changes,
             )
-            for other, quantity, words, where, changes in (
-                (
-                    BASELINE,
-                    _FOUR,
-                    "paper's attacks",
-                    WEAK,
-                    published_changes(GRADIENT, data="mnist"),
-                ),
-                (BASELINE, _WORST, "worst case", STRONG, None),
-                (_SMOOTHED, _FOUR, "paper's attacks", WEAK, None),
-                (_SMOOTHED, _WORST, "worst case", STRONG, None),
+            for other, quantity, words, changes in (
+                (BASELINE, _FOUR, "paper's attacks", published_changes(GRADIENT, data="mnist")),
+                (BASELINE, _WORST, "worst case", None),
+                (_SMOOTHED, _FOUR, "paper's attacks", None),
+                (_SMOOTHED, _WORST, "worst case", None),
             )
             for scaling, title in TITLES.items()
         ),
@@ -284,7 +235,7 @@ MNIST = Experiment(
             Claim(
                 f"MNIST: the baseline keeps more under PGD with {TITLES['standardised']} than "
                 f"with {TITLES[other]}",
-                WEAK,
+                "paper's attacks",
                 larger(_PGD, _plain("standardised"), _plain(other), on("mnist"), share=True),
                 ours=True,
             )
@@ -294,7 +245,7 @@ MNIST = Experiment(
             Claim(
                 f"MNIST: ADP gains more under PGD with {TITLES[other]} than with "
                 f"{TITLES['standardised']}",
-                WEAK,
+                "paper's attacks",
                 _larger_gain(other, "standardised"),
                 ours=True,
             )
@@ -304,16 +255,13 @@ MNIST = Experiment(
             accuracy_claim(
                 f"digits, raw pixels: {_NAMES[first.name]} is more accurate than "
                 f"{_NAMES[second.name]}, {words}",
-                where,
                 (first, second),
                 quantity,
                 _scaled("digits", "raw"),
-                ours=True,
             )
-            for quantity, words, where in ((_PGD, "PGD", WEAK), (_WORST, "worst case", STRONG))
+            for quantity, words in ((_PGD, "PGD"), (_WORST, "worst case"))
             for first, second in ((ADP_RUNS, BASELINE), (_SMOOTHED, ADP_RUNS))
         ),
     ),
     table,
-    plot,
 )

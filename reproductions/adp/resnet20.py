@@ -22,8 +22,6 @@ from reproductions import regime
 from reproductions.adp import ensembles, measurements
 from reproductions.adp.accuracy import (
     GRADIENT,
-    STRONG,
-    WEAK,
     accuracy_claim,
     accuracy_table,
     attack_title,
@@ -173,25 +171,18 @@ def _lines(records: list[Record], spec: str | None) -> list[Series]:
 # ---- the experiment -----------------------------------------------------------------------------
 
 _ENTROPY, _SMOOTHED = map(ensembles.runs_of, ("adp-entropy", "smoothed"))
-_WEAK, _WORST = (under(*GRADIENT), WEAK), (worst_case("smaller"), STRONG)
+_WEAK, _WORST = under(*GRADIENT), worst_case("smaller")
 
 
-def _here(
-    text: str, sides: tuple[Runs, Runs], attacks: tuple[Quantity, str], *, published: bool = False
-) -> Claim:
-    """A claim about these runs: the paper's, with its numbers of both contenders, or ours."""
+def _here(text: str, sides: tuple[Runs, Runs], quantity: Quantity, where: str = "") -> Claim:
+    """A claim about these runs; one of the paper's has its numbers of both contenders."""
     names = [str(side.settings["contender"]) for side in sides]
-    changes = published_changes(GRADIENT, names[0], names[1], "cifar10") if published else None
-    return accuracy_claim(
-        text,
-        f"Section 4.3, Table 2; {attacks[1]}" if published else attacks[1],
-        sides,
-        attacks[0],
-        changes=changes,
-        ours=not published,
-        interval=over_images,
-    )
+    changes = published_changes(GRADIENT, names[0], names[1], "cifar10") if where else None
+    return accuracy_claim(text, sides, quantity, where=where, changes=changes, interval=over_images)
 
+
+_PAIR, _SMOOTHER = (ADP_RUNS, BASELINE), (ADP_RUNS, _SMOOTHED)
+_TABLE_2 = "Section 4.3, Table 2"
 
 RESNET20_RUNS = Experiment(
     "adp/resnet20",
@@ -206,44 +197,27 @@ RESNET20_RUNS = Experiment(
             "93.22%",
             ours=True,
         ),
-        _here(
-            "ADP is more accurate than the baseline, paper's attacks",
-            (ADP_RUNS, BASELINE),
-            _WEAK,
-            published=True,
-        ),
+        _here("ADP is more accurate than the baseline, paper's attacks", _PAIR, _WEAK, _TABLE_2),
         Claim(
             "Accuracy under attack rises more along training with ADP than without",
             "two kinds of PGD",
             larger(_RISE, ADP_RUNS, BASELINE, group_by_data, interval=over_images),
             ours=True,
         ),
-        _here(
-            "ADP is more accurate than the baseline, worst case, smaller ε",
-            (ADP_RUNS, BASELINE),
-            _WORST,
-        ),
+        _here("ADP is more accurate than the baseline, worst case, smaller ε", _PAIR, _WORST),
         Claim(
             "ADP keeps half of its clean accuracy in the worst case at the larger ε",
-            STRONG,
+            "worst case",
             keeps_half(over_images),
             ours=True,
         ),
-        _here(
-            "ADP is more accurate than label smoothing, paper's attacks",
-            (ADP_RUNS, _SMOOTHED),
-            _WEAK,
-        ),
-        _here(
-            "ADP is more accurate than label smoothing, worst case, smaller ε",
-            (ADP_RUNS, _SMOOTHED),
-            _WORST,
-        ),
+        _here("ADP is more accurate than label smoothing, paper's attacks", _SMOOTHER, _WEAK),
+        _here("ADP is more accurate than label smoothing, worst case", _SMOOTHER, _WORST),
         _here(
             "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
             (_ENTROPY, BASELINE),
             _WEAK,
-            published=True,
+            _TABLE_2,
         ),
         _here(
             "ADP₂,₀ is more accurate than label smoothing, paper's attacks",
@@ -254,12 +228,10 @@ RESNET20_RUNS = Experiment(
             "The determinant helps beyond it: ADP is more accurate than ADP₂,₀",
             (ADP_RUNS, _ENTROPY),
             _WEAK,
-            published=True,
+            _TABLE_2,
         ),
         _here(
-            "ADP is more accurate than ADP₂,₀, worst case, smaller ε",
-            (ADP_RUNS, _ENTROPY),
-            _WORST,
+            "ADP is more accurate than ADP₂,₀, worst case, smaller ε", (ADP_RUNS, _ENTROPY), _WORST
         ),
     ),
     accuracy_table,

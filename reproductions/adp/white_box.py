@@ -10,8 +10,6 @@ import numpy as np
 from reproductions.adp.accuracy import (
     GRADIENT,
     SIZES,
-    STRONG,
-    WEAK,
     accuracy_claim,
     accuracy_estimate,
     accuracy_table,
@@ -62,7 +60,9 @@ from reproductions.statistics import CANNOT
 from reproductions.study import Record
 
 _ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"))
-_FOUR = under(*GRADIENT)
+_FOUR, _WORST = under(*GRADIENT), worst_case("smaller")
+_SMOOTHER = "ADP is more accurate than label smoothing"
+_ENSEMBLE = "The baseline is more accurate than a single network"
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def _accuracy_series(name: str, rows: list[Record], style: int) -> list[Series]:
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------
 
-_TABLES = f"Section 4.3, Tables 2 and 3; {WEAK}"
 #: The paper's data sets, with the experiments on larger networks; and ours.
 _PAPERS = {"mnist": "mnist", "cifar10": "resnet20", "cifar100": ""}
 _SETS = (*_PAPERS, "fashion_mnist", "digits")
+_TABLES = "Section 4.3, Tables 2 and 3"
 
 
 WHITE_BOX = Experiment(
@@ -154,46 +154,37 @@ WHITE_BOX = Experiment(
         *(
             accuracy_claim(
                 f"{data_title(data)}: ADP is more accurate than the baseline, paper's attacks",
-                _TABLES,
                 (ADP_RUNS, BASELINE),
                 _FOUR,
                 on(data),
+                where=_TABLES if data in _PAPERS else "",
                 changes=published_changes(GRADIENT, data=data),
-                ours=data not in _PAPERS,
                 again=_PAPERS.get(data, ""),
             )
             for data in _SETS
         ),
-        *(
-            accuracy_claim(
-                text,
-                _TABLES,
-                sides,
-                _FOUR,
-                changes=published_changes(GRADIENT, *names),
-                again="resnet20",
-            )
-            for text, sides, names in (
-                (
-                    "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
-                    (_ENTROPY, BASELINE),
-                    ("adp-entropy",),
-                ),
-                (
-                    "The determinant helps beyond it: ADP is more accurate than ADP₂,₀",
-                    (ADP_RUNS, _ENTROPY),
-                    ("adp", "adp-entropy"),
-                ),
-            )
+        accuracy_claim(
+            "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
+            (_ENTROPY, BASELINE),
+            _FOUR,
+            where=_TABLES,
+            changes=published_changes(GRADIENT, "adp-entropy"),
+            again="resnet20",
+        ),
+        accuracy_claim(
+            "The determinant helps beyond it: ADP is more accurate than ADP₂,₀",
+            (ADP_RUNS, _ENTROPY),
+            _FOUR,
+            where=_TABLES,
+            changes=published_changes(GRADIENT, "adp", "adp-entropy"),
+            again="resnet20",
         ),
         *(
             accuracy_claim(
                 f"{data_title(data)}: ADP is more accurate than the baseline, worst case, {size} ε",
-                STRONG,
                 (ADP_RUNS, BASELINE),
                 worst_case(size),
                 on(data),
-                ours=True,
                 again=_PAPERS.get(data, "") if size == "smaller" else "",
             )
             for data in _SETS
@@ -201,15 +192,13 @@ WHITE_BOX = Experiment(
         ),
         accuracy_claim(
             "ADP is more accurate than ADP₂,₀, worst case, smaller ε",
-            STRONG,
             (ADP_RUNS, _ENTROPY),
-            worst_case("smaller"),
-            ours=True,
+            _WORST,
             again="resnet20",
         ),
         Claim(
             "ADP keeps half of its clean accuracy in the worst case at the larger ε",
-            STRONG,
+            "worst case",
             keeps_half(),
             ours=True,
             again="resnet20",
@@ -217,47 +206,21 @@ WHITE_BOX = Experiment(
         *(
             Claim(
                 f"The paper's PGD overstates ADP's gain, {size} ε",
-                STRONG,
+                "worst case",
                 _overstated(size),
                 ours=True,
             )
             for size in SIZES
         ),
         *(
-            accuracy_claim(
-                text,
-                where,
-                sides,
-                quantity,
-                ours=True,
-                any_networks=True,
-                again=again,
-            )
-            for text, sides, quantity, where, again in (
-                (
-                    "ADP is more accurate than label smoothing, paper's attacks",
-                    (ADP_RUNS, _SMOOTHED),
-                    _FOUR,
-                    WEAK,
-                    "resnet20",
-                ),
-                (
-                    "ADP is more accurate than label smoothing, worst case, smaller ε",
-                    (ADP_RUNS, _SMOOTHED),
-                    worst_case("smaller"),
-                    STRONG,
-                    "resnet20",
-                ),
-                (
-                    "The baseline is more accurate than a single network, worst case, smaller ε",
-                    (BASELINE, _SINGLE),
-                    worst_case("smaller"),
-                    STRONG,
-                    "",
-                ),
+            accuracy_claim(text, sides, quantity, any_networks=True, again=again)
+            for text, sides, quantity, again in (
+                (f"{_SMOOTHER}, paper's attacks", (ADP_RUNS, _SMOOTHED), _FOUR, "resnet20"),
+                (f"{_SMOOTHER}, worst case", (ADP_RUNS, _SMOOTHED), _WORST, "resnet20"),
+                (f"{_ENSEMBLE}, worst case", (BASELINE, _SINGLE), _WORST, ""),
             )
         ),
-        Claim("No sign of masked gradients", STRONG, no_masking, ours=True),
+        Claim("No sign of masked gradients", "strong attacks", no_masking, ours=True),
     ),
     accuracy_table,
     plot,
@@ -287,7 +250,7 @@ ADVERSARIAL_TRAINING = Experiment(
     ENSEMBLES,
     (
         *(
-            accuracy_claim(text, f"Section 4.3, Table 4; {WEAK}", sides, _FOUR, changes=changes)
+            accuracy_claim(text, sides, _FOUR, where="Section 4.3, Table 4", changes=changes)
             for text, sides, changes in (
                 ("ADP adds to adversarial training on FGSM", (_FGSM_ADP, _FGSM), _table_4("fgsm")),
                 ("ADP adds to adversarial training on PGD", (_PGD_ADP, _PGD), _table_4("pgd")),
@@ -295,11 +258,11 @@ ADVERSARIAL_TRAINING = Experiment(
             )
         ),
         *(
-            accuracy_claim(text, STRONG, sides, worst_case(size), ours=True)
+            accuracy_claim(f"{text}, worst case, {size} ε", sides, worst_case(size))
             for text, sides, size in (
-                ("ADP adds to training on PGD, worst case, smaller ε", (_PGD_ADP, _PGD), "smaller"),
-                ("ADP adds to training on PGD, worst case, larger ε", (_PGD_ADP, _PGD), "larger"),
-                ("Training on PGD beats ADP, worst case, larger ε", (_PGD, ADP_RUNS), "larger"),
+                ("ADP adds to training on PGD", (_PGD_ADP, _PGD), "smaller"),
+                ("ADP adds to training on PGD", (_PGD_ADP, _PGD), "larger"),
+                ("Training on PGD beats ADP", (_PGD, ADP_RUNS), "larger"),
             )
         ),
     ),
@@ -344,9 +307,9 @@ FIVE_MEMBERS = Experiment(
         *(
             accuracy_claim(
                 f"ADP is more accurate than the baseline under {name.upper()}",
-                f"Section 4.6, Table 5; {WEAK}",
                 (ADP_RUNS, BASELINE),
                 under(name),
+                where="Section 4.6, Table 5",
                 changes={"CIFAR-10": TABLE5[name]},
             )
             for name in GRADIENT
@@ -354,10 +317,8 @@ FIVE_MEMBERS = Experiment(
         *(
             accuracy_claim(
                 f"ADP is more accurate than the baseline in the worst case, {size} ε",
-                STRONG,
                 (ADP_RUNS, BASELINE),
                 worst_case(size),
-                ours=True,
             )
             for size in SIZES
         ),
