@@ -72,7 +72,7 @@ class ViM(_LayerScore):
     Fitting finds ``origin`` ``[members, width]``, ``principal`` ``[members, width, D]`` and
     ``alpha`` ``[members]``.
 
-    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
     >>> _ = layer.weight.data.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     >>> train = torch.tensor([[4.0, 1.0], [-4.0, 1.0]])          # largest logits 4, residuals 1
     >>> vim = ViM().fit(train, layers=LastLayers.of([layer]))
@@ -167,7 +167,7 @@ class ReAct(_LayerScore):
     over its members, as the energy is, each clipped at its own c. Fitting finds ``clip``, which is
     c, ``[members]``.
 
-    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
     >>> _ = layer.weight.data.copy_(torch.eye(2))
     >>> train = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
     >>> react = ReAct(quantile=1.0).fit(train, layers=LastLayers.of([layer]))
