@@ -57,7 +57,7 @@ docs: $(STAMP)  ## build the documentation into site/; warnings are errors
 	@echo "Open site/index.html"
 
 values: $(STAMP)  ## compare the numbers on the pages with the records in results/
-	$(BIN)/python docs/numbers.py
+	$(BIN)/python docs/quotes.py
 
 format: $(STAMP)  ## put the code into its format
 	$(BIN)/ruff check --fix .

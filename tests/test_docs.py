@@ -220,8 +220,8 @@ def test_files_and_the_names_in_them_exist(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def numbers() -> dict[str, Any]:
-    """The names of ``docs/numbers.py``."""
-    return runpy.run_path(str(DOCS / "numbers.py"))
+    """The names of ``docs/quotes.py``."""
+    return runpy.run_path(str(DOCS / "quotes.py"))
 
 
 def test_quoted_numbers_are_those_of_the_records(numbers: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ def test_numbers_that_differ_are_reported(tmp_path: Path, entry: str, error: str
     way = f'["{record}", "cells", {{name = "a"}}, "ratio"]'
     (tmp_path / "numbers.toml").write_text(f"[[page]]\n{entry}\nfrom = [{way}]\n")
     (tmp_path / "page.md").write_text("The ratio\n0.87 and 0.87, and the ratio 0.86.")
-    found = runpy.run_path(str(DOCS / "numbers.py"))
+    found = runpy.run_path(str(DOCS / "quotes.py"))
     scope = found["differences"].__globals__
     scope |= {"ROOT": tmp_path, "NUMBERS": tmp_path / "numbers.toml"}
     assert any(error in one for one in found["differences"]())

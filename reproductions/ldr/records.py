@@ -180,7 +180,7 @@ def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[En
 
 def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
     """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
-    header = ["data", "method", "score", "test accuracy", "averaged logits", *UNKNOWN]
+    header = ["data", "method", "score", "test accuracy", "averaged logits", "mean AUROC"]
     cells = [
         [
             data_title(data),
@@ -188,11 +188,12 @@ def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Tabl
             score.upper(),
             accuracy("test").text(runs),
             score_accuracy("test").text(runs),
+            mean_auroc(score).text(runs),
             *quantity_on(unknown_sets(runs), auroc_by(score), runs),
         ]
         for data, (method, score), runs in rows
     ]
-    return Table(header, cells, labels=3)
+    return Table([*header, *UNKNOWN], cells, labels=3)
 
 
 # ---- cases to compare ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ recorded text begins with what is quoted; a recorded number is equal at the digi
 Where words rest on something that they do not quote, such as a verdict, ``expect`` lists the
 recorded values.
 
-``python docs/numbers.py`` (``make values``) prints each difference; a test fails on it.
+``python docs/quotes.py`` (``make values``) prints each difference; a test fails on it.
 """
 
 from __future__ import annotations
