@@ -10,7 +10,7 @@ from scipy.fft import dctn
 from torch import Tensor
 
 from dissensus.data import CORRUPTIONS, corrupt, corrupt_mixture, load, load_ood
-from dissensus.data.corruptions import _disc, smooth, warp
+from dissensus.data.corruptions import smooth, warp
 
 DIGITS = load("digits").test[0][:120]
 
@@ -26,10 +26,6 @@ def distances(x: Tensor, kind: str) -> list[float]:
 def assert_rising(values: list[float]) -> None:
     assert values[0] > 0.001
     assert all(later > earlier for earlier, later in pairwise(values)), values
-
-
-def test_there_are_fifteen() -> None:
-    assert len(CORRUPTIONS) == 15
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)
@@ -138,12 +134,6 @@ def test_flat_colours_survive_blur_and_jpeg_nearly() -> None:
         torch.testing.assert_close(corrupt(x, kind, 5), x, atol=1e-5, rtol=0)
     torch.testing.assert_close(corrupt(x, "pixelate", 5), x)
     assert float((corrupt(x, "jpeg_compression", 1) - x).abs().max()) < 0.05
-
-
-def test_the_disc_has_the_area_of_a_disc() -> None:
-    kernel = _disc(3.3, torch.zeros(1, dtype=torch.float64), fine=33)[0, 0]
-    assert float(1 / kernel.max()) == pytest.approx(torch.pi * 3.3**2, rel=0.01)
-    torch.testing.assert_close(kernel, kernel.T)
 
 
 def test_warp_moves_and_smooth_keeps_the_sum() -> None:

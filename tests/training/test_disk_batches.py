@@ -170,6 +170,18 @@ def test_an_example_that_cannot_be_read_is_told_or_left_out(tmp_path: Path, work
     assert history.column("train/examples") == [11]
 
 
+def test_images_that_are_too_large_are_left_out(tmp_path: Path) -> None:
+    write_pictures(tmp_path, {"ant": 4, "bee": 4})  # 32 × 24 pixels
+    (tmp_path / "ant" / "wide.jpg").write_bytes(jpg(0, 64))
+    options = {"stream": True, "size": 8, "test": 0, "val": 0, "on_error": "skip"}
+    found = data.load(tmp_path, max_pixels=1000, **options)
+    with pytest.warns(UserWarning, match=r"1 examples could not be read.*wide\.jpg .*max_pixels"):
+        assert [len(y) for _, y in shown(found.train, size=9)] == [8]
+    found = data.load(tmp_path, max_pixels=80, **options)
+    with pytest.raises(ValueError, match=r"no example of batch 0 can be read: .*max_pixels=80"):
+        shown(found.train)
+
+
 def members() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
 
