@@ -142,7 +142,7 @@ def test_wrong_tables(
         (["--input", "x.npz", "--output", "p.npz", "--score", "pd"], "'pd'; did you mean 'pds'?"),
         (["--input", "x.jpg", "--output", "p.npz"], "inputs must be .npz, .npy, .csv"),
         (["--input", "two.npz", "--output", "p.npz"], "or one array alone, got a, b"),
-        (["--input", "t.csv", "--output", "p.npz"], "was not a table with named columns"),
+        (["--input", "t.csv", "--output", "p.npz"], "was no table; give the inputs as .npz"),
     ],
 )
 def test_mistakes(

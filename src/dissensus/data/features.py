@@ -34,9 +34,8 @@ from dissensus.data.backbones import (
     load_backbone,
     weights_digest,
 )
-from dissensus.data.dataset import Data, Request
+from dissensus.data.dataset import Data
 from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
-from dissensus.data.image_folder import load_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.sets import dataset_name, load
 from dissensus.data.shard_names import is_shards
@@ -262,11 +261,10 @@ def _load(
     """A data set; images of a folder, or shards, are read when they are needed."""
     if not isinstance(data, Data):
         path = Path(data).expanduser()
-        named = dataset_name(data) is not None
-        if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
-            return load_folder(path, Request(seed=seed, val=val), size=size or 224, stream=True)
         if is_shards(data):
-            options.setdefault("size", size or 224)
+            options = {"size": size or 224, **options}
+        elif path.is_dir() and dataset_name(data) is None and not is_store(path):
+            options = {"size": size or 224, "stream": True, **options}
         data = load(data, data_dir=data_dir, seed=seed, val=val, **options)
     if data.task != "classification":
         raise ValueError(f"features are kept with class labels; {data.name} is a {data.task}")
