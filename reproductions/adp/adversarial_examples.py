@@ -132,7 +132,8 @@ TRANSFER = Experiment(
 
 
 def _images(record: Record) -> int:
-    return int(record["cell"]["transfer"]["images"])
+    transfer = record["cell"]["transfer"]
+    return int(transfer["images"]) if transfer else 1
 
 
 RESNET20_TRANSFER = Experiment(
@@ -271,7 +272,7 @@ def _above_half(attacks: Sequence[str]) -> Within:
     def numbers(records: list[Record]) -> dict[str, Estimate]:
         cases = {}
         for row in ADP_RUNS.of(records):
-            for attack in attacks:
+            for attack in attacks if "detection" in row["result"] else ():
                 found = row["result"]["detection"][attack]
                 value, (low, high) = found["auroc"]["ensemble_diversity"], found["interval"]
                 auroc = Estimate(value, low, high, found["fooled"])

@@ -89,11 +89,13 @@ def opposite(cell: Cell) -> float:
     return 0.95 - as_published(cell)
 
 
-def planted(experiment: Experiment, strength: Callable[[Cell], float]) -> list[Record]:
-    """Records of the cpu plan in which every attack leaves the cell's strength."""
+def planted(
+    experiment: Experiment, strength: Callable[[Cell], float], scale: str = "cpu"
+) -> list[Record]:
+    """Records of a plan in which every attack leaves the cell's strength."""
     return [
         {"name": cell["name"], "cell": cell, "result": result(cell, strength(cell)), "seconds": 1.0}
-        for cell in experiment.study.cells("cpu", {})
+        for cell in experiment.study.cells(scale, {})
     ]
 
 
@@ -206,6 +208,12 @@ def test_figures_and_tables_of_full_and_of_few_records(experiment: Experiment) -
         assert experiment.table is not None
         assert len(experiment.table(some).by_row()) >= (some is records)
     assert set(verdicts(experiment, [])) == {CANNOT}
+    for scale in ("smoke", "paper"):  # they do not measure all that the others do
+        other = planted(experiment, as_published, scale)
+        assert verdicts(experiment, other)
+        experiment.table(other).by_row()
+        if experiment.draw is not None:
+            experiment.draw(other)
 
 
 def test_one_seed_decides_nothing_unless_its_images_do() -> None:
