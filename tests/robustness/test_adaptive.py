@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.robustness import attack
 from dissensus.robustness.adaptive import member_weights
-from dissensus.robustness.square import Square
+from dissensus.robustness.square import Square, _bumps
 from dissensus.scores import SCORES
 
 from .conftest import Problem
@@ -85,6 +85,15 @@ def test_the_share_of_a_square_falls_by_the_papers_schedule() -> None:
     share = Square(queries=10_000)._share
     values = [share(query) / 0.8 for query in (0, 10, 11, 51, 201, 501, 1001, 2001, 4001)]
     assert values == [1, 1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]
+
+
+def test_the_pattern_in_l2_is_two_opposite_bumps() -> None:
+    for shape in ((4, 4), (5, 5), (1, 6), (1, 1), (3, 7)):
+        bumps = _bumps(*shape)
+        assert tuple(bumps.shape) == shape
+        assert float(bumps.norm()) == pytest.approx(1.0)
+    assert bool((_bumps(4, 4)[:2] > 0).all())
+    assert bool((_bumps(4, 4)[2:] < 0).all())
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -63,20 +63,23 @@ def test_fit_takes_it_with_any_objective(objective: str) -> None:
     assert len(history.epochs) == 2
 
 
+def test_executions_agree_and_unlike_members_work() -> None:
+    weights = []
+    for execution in ("stacked", "looped"):
+        ens = made(execution)
+        ds.fit(ens, data(), augment=AdversarialBatches(ens, "fgsm"), epochs=2, progress=False)
+        weights.append(next(ens.parameters()).detach())
+    torch.testing.assert_close(*weights, atol=1e-4, rtol=1e-3)
+    unlike = ds.Ensemble.from_members([nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 3), nn.ReLU())])
+    ds.fit(unlike, data(), augment=AdversarialBatches(unlike), epochs=1, progress=False)
+
+
 def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     def train(out: Path, epochs: int, resume: bool) -> Tensor:
         ens = made()
         batches = AdversarialBatches(ens, "pgd:steps=2")
-        ds.fit(
-            ens,
-            data(),
-            augment=batches,
-            epochs=epochs,
-            batch_size=32,
-            out=out,
-            resume=resume,
-            progress=False,
-        )
+        where = {"out": out, "resume": resume, "batch_size": 32, "progress": False}
+        ds.fit(ens, data(), augment=batches, epochs=epochs, **where)
         return next(ens.parameters()).detach()
 
     whole = train(tmp_path / "whole", 4, False)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import dissensus as ds
+from dissensus.measures import proportion
 from dissensus.robustness import Attack, AttackError, attack
 from dissensus.robustness.attacks import ATTACKS
-from dissensus.robustness.base import Case, Journal, Victim, ball, uniform
+from dissensus.robustness.base import Case, Journal, Victim, ball, frozen, uniform
 from dissensus.tools.specs import number
 
 from .conftest import Problem
@@ -84,6 +85,27 @@ def test_everything_comes_back_after_an_error() -> None:
     assert not fixed.requires_grad
     for name, values in ens.state_dict().items():
         assert torch.equal(values, state[name]), name
+
+
+def test_no_parameter_gradients_are_computed(problem: Problem) -> None:
+    with frozen(problem.ens):
+        x = problem.x[:4].clone().requires_grad_()
+        reached, stack = set(), [problem.ens(x).grad_fn]
+        while stack:  # the leaves that a backward pass would fill
+            node = stack.pop()
+            if node is not None and node not in reached:
+                reached.add(node)
+                stack += [parent for parent, _ in node.next_functions]
+    leaves = [node.variable for node in reached if hasattr(node, "variable")]
+    assert [leaf is x for leaf in leaves] == [True]
+
+
+def test_wilsons_interval() -> None:
+    """Newcombe 1998, Table I: 81 of 263 and 15 of 148."""
+    for count, total, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
+        found = proportion(count, total)
+        assert (round(found.low, 4), round(found.high, 4)) == (low, high)
+    assert (proportion(5, 5).high, proportion(0, 5).low) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
@@ -201,6 +223,14 @@ def test_some_members_are_attacked(problem: Problem) -> None:
     weighted = ens.select([0, 1, 2]).set_weights(torch.tensor([0.5, 0.0, 0.5])).eval()
     found = attack(weighted, x, y, "bim:eps=0.1", progress=False)
     torch.testing.assert_close(found.adversarial, alone.adversarial)
+
+
+def test_stacked_and_looped_ensembles_agree(problem: Problem) -> None:
+    ens, x, y = problem
+    looped = ens.select([0, 1, 2]).eval()
+    looped.execution = "looped"
+    one, other = (attack(each, x, y, "bim:eps=0.1", progress=False) for each in (ens, looped))
+    assert int((one.broken != other.broken).sum()) <= 1
 
 
 def test_random_numbers_belong_to_examples() -> None:

@@ -1,10 +1,13 @@
 """Transfer matrices: against a loop over pairs, and as many attacks as members."""
 
+import sys
+
 import pytest
 import torch
 
 import dissensus as ds
-from dissensus.robustness import attack, transfer, transfer_between
+from dissensus.robustness import attack, transfer
+from dissensus.robustness.outcome import run
 
 from .conftest import Problem
 
@@ -29,6 +32,19 @@ def test_it_equals_a_loop_over_pairs(problem: Problem, targeted: bool, how: str)
     assert own > others if targeted else own < others
 
 
+def test_each_member_is_attacked_once(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[transfer.__module__]
+    attacked: list[object] = []
+
+    def counted(*arguments: object, **options: object) -> object:
+        attacked.append(options["members"])
+        return run(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "run", counted)
+    transfer(*problem, ATTACK, progress=False)
+    assert attacked == [[0], [1], [2]]
+
+
 def test_to_another_ensemble(problem: Problem) -> None:
     ens, x, y = problem
     pair = ens.select([2, 0]).eval()
@@ -37,21 +53,6 @@ def test_to_another_ensemble(problem: Problem) -> None:
     torch.testing.assert_close(there, own[:, [2, 0]])
 
 
-def test_between_ensembles(problem: Problem) -> None:
-    ens, x, y = problem
-    parts = {"all": ens, "one": ens.select([0]).eval()}
-    found = transfer_between(parts, x, y, ATTACK, progress=False)
-    for i, source in enumerate(parts.values()):
-        made = attack(source, x, y, ATTACK + ",early=false", progress=False)
-        for j, receiver in enumerate(parts.values()):
-            right = receiver.predict(made.adversarial).argmax(1) == y
-            assert float(found[i, j]) == pytest.approx(float(right.double().mean()))
-    aimed = transfer_between([ens, ens], x, y, ATTACK, targeted=True, progress=False)
-    assert float((aimed - aimed[0, 0]).abs().max()) < 0.011
-
-
 def test_mistakes(problem: Problem) -> None:
     with pytest.raises(ValueError, match="cannot be targeted; use pgd or mim"):
         transfer(*problem, "autoattack", targeted=True, progress=False)
-    with pytest.raises(ValueError, match="at least one ensemble, got none"):
-        transfer_between({}, problem.x, problem.y, progress=False)

@@ -23,7 +23,7 @@ from dissensus.robustness.evaluation import Curve, Robustness, Worst, curve_over
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.outcome import AttackError, Outcome, attack, check_inputs
 from dissensus.robustness.square import Noise, Square
-from dissensus.robustness.transfer import transfer, transfer_between
+from dissensus.robustness.transfer import transfer
 
 __all__ = [
     "ATTACKS",
@@ -61,5 +61,4 @@ __all__ = [
     "parse",
     "standard",
     "transfer",
-    "transfer_between",
 ]

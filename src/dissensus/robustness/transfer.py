@@ -6,7 +6,7 @@ all of its members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -43,53 +43,6 @@ def transfer(
     member's boundary would not tell how far an attack carries.
     """
     receiver = ens if to is None else to
-    sources = {f"member {member}": (ens, [member]) for member in range(ens.members)}
-
-    def receive(changed: Tensor) -> Tensor:
-        return member_logits(receiver, changed, batch_size)
-
-    return _matrix(sources, receive, x, y, attack, targeted, batch_size, seed, progress)
-
-
-def transfer_between(
-    ensembles: Mapping[str, Ensemble] | Sequence[Ensemble],
-    x: Tensor,
-    y: Tensor,
-    attack: str | Attack = "pgd:eps=0.05",
-    targeted: bool = False,
-    *,
-    batch_size: int = 256,
-    seed: int = 0,
-    progress: bool = True,
-) -> Tensor:
-    """The same between whole ensembles: entry (i, j) is ensemble j under examples made on i."""
-    named = ensembles if isinstance(ensembles, Mapping) else dict(enumerate(ensembles))
-    if not named:
-        raise ValueError("transfer_between needs at least one ensemble, got none")
-    sources = {str(name): (ens, None) for name, ens in named.items()}
-
-    def receive(changed: Tensor) -> Tensor:
-        each = [
-            Victim(ens).combined(member_logits(ens, changed, batch_size)).cpu()
-            for ens in named.values()
-        ]
-        return torch.stack(each)
-
-    return _matrix(sources, receive, x, y, attack, targeted, batch_size, seed, progress)
-
-
-def _matrix(
-    sources: Mapping[str, tuple[Ensemble, list[int] | None]],
-    receive: Callable[[Tensor], Tensor],
-    x: Tensor,
-    y: Tensor,
-    attack: str | Attack,
-    targeted: bool,
-    batch_size: int,
-    seed: int,
-    progress: bool,
-) -> Tensor:
-    """For each source how every output ``[receivers, batch, classes]`` of ``receive`` does."""
     chosen = all_steps(parse(attack))
     if targeted:
         if not hasattr(chosen, "targeted"):
@@ -97,15 +50,16 @@ def _matrix(
         chosen = replace(chosen, targeted=True)  # type: ignore[call-arg]
     wanted, targets = y.cpu(), None
     if chosen.wants_targets:
-        wanted = targets = draw_targets(y.long(), receive(x[:1]).shape[-1], seed).cpu()
+        classes = member_logits(receiver, x[:1], batch_size).shape[-1]
+        wanted = targets = draw_targets(y.long(), classes, seed).cpu()
     rows = []
-    with ProgressBar("attacks", len(sources), show=progress, delay=2.0) as bar:
-        for name, (ens, members) in sources.items():
-            tick = bar.begin(f"{chosen.spec()} on {name}")
+    with ProgressBar("attacks", ens.members, show=progress, delay=2.0) as bar:
+        for member in range(ens.members):
+            tick = bar.begin(f"{chosen.spec()} on member {member}")
             outcome = run(
-                ens, x, y, chosen, batch_size, seed, tick, members=members, targets=targets
+                ens, x, y, chosen, batch_size, seed, tick, members=[member], targets=targets
             )
-            predicted = receive(outcome.adversarial).argmax(-1).cpu()
+            predicted = member_logits(receiver, outcome.adversarial, batch_size).argmax(-1).cpu()
             rows.append((predicted == wanted).double().mean(-1))
     return torch.stack(rows)
 
