@@ -1,11 +1,16 @@
-"""Members written down number by number, and members that hide their gradients."""
+"""Members written down number by number, members that hide their gradients, other libraries."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import dissensus as ds
+from dissensus.robustness.base import Victim
 
 
 def linear(weight: list[list[float]], bias: list[float]) -> ds.Ensemble:
@@ -75,3 +80,37 @@ def behind(ens: ds.Ensemble, first: nn.Module) -> ds.Ensemble:
 
 def quantised(ens: ds.Ensemble, levels: int) -> ds.Ensemble:
     return behind(ens, Steps(levels))
+
+
+# ---- other libraries ----------------------------------------------------------------------------
+
+
+class Single(nn.Module):
+    """The ensemble as one network with the log of its mean probability as logits."""
+
+    def __init__(self, ens: ds.Ensemble) -> None:
+        super().__init__()
+        self.ens = ens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Victim(self.ens).log_probs(x)
+
+
+@contextmanager
+def art_model(ens: ds.Ensemble) -> Iterator[Any]:
+    """ART's classifier of 8 × 8 images; the random states that ART sets are as before."""
+    from art.estimators.classification import PyTorchClassifier
+
+    states = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    net, loss = Single(ens).eval(), nn.CrossEntropyLoss()
+    yield PyTorchClassifier(net, loss, (1, 8, 8), 10, clip_values=(0, 1), device_type="cpu")
+    np.random.set_state(states[0])  # noqa: NPY002
+    torch.set_rng_state(states[1])
+    ungrade(ens)
+
+
+def ungrade(ens: ds.Ensemble) -> None:
+    """Take away the gradients that other libraries leave behind."""
+    for parameter in ens.parameters():
+        parameter.grad = None
+    ens.eval()

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from torch import nn
 
 import dissensus as ds
 from dissensus.robustness import ATTACKS, Outcome, attack, parse
@@ -106,13 +105,6 @@ def test_double_precision(problem: Problem, text: str) -> None:
     found = attack(exact, problem.x[:10].double(), problem.y[:10], text, progress=False)
     assert found.adversarial.dtype == torch.float64
     assert found.accuracy < found.clean_accuracy
-
-
-@pytest.mark.parametrize("text", CASES.values())
-def test_a_regression_is_refused(text: str) -> None:
-    ens = ds.Ensemble(lambda: nn.Linear(4, 1), members=2, combine="mean")
-    with pytest.raises(ValueError, match=r"predicts values \(combine='mean'\)"):
-        attack(ens, torch.rand(3, 4), torch.zeros(3, dtype=torch.long), text, progress=False)
 
 
 def test_a_spec_comes_back() -> None:

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dissensus.robustness import attack
 
 from .conftest import Problem
-from .networks import linear
-from .test_gradient import Single, _ungraded
+from .networks import Single, art_model, linear, ungrade
 
 #: The plane z₀ = z₁ is 3x₀ + 4x₁ = 3; x = (0.6, 0.6) is at (4.2 − 3) / 5 = 0.24 from it.
 PLANE = ([[3.0, 4.0], [0.0, 0.0]], [-3.0, 0.0])
@@ -55,7 +54,7 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
         binary_search_steps=3, steps=100, stepsize=0.03, initial_const=0.1
     )
     points, _, success = theirs(model, x, y, epsilons=None)
-    _ungraded(problem.ens)
+    ungrade(problem.ens)
     text = "cw:steps=100,searches=3,c=0.1,lr=0.03"
     found = attack(problem.ens, x, y, text, progress=False)
     both = found.moved & success
@@ -70,7 +69,6 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
 def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:
     """ART forgets the distance where the class has changed; put back, it walks as we do."""
     evasion: Any = pytest.importorskip("art.attacks.evasion", exc_type=ImportError)
-    from art.estimators.classification import PyTorchClassifier
 
     class Whole(evasion.ElasticNet):  # type: ignore[misc]
         def _gradient_of_loss(self, *, target: Any, x: Any, x_adv: Any, c_weight: Any) -> Any:
@@ -78,30 +76,11 @@ def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:
             flat = np.abs(slope).sum((1, 2, 3), keepdims=True) == 0
             return np.where(flat, 2 * (x_adv - x), slope)
 
-    states = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     x, y = problem.x[:10], problem.y[:10]
-    model = PyTorchClassifier(
-        Single(problem.ens).eval(),
-        nn.CrossEntropyLoss(),
-        (1, 8, 8),
-        10,
-        clip_values=(0, 1),
-        device_type="cpu",
-    )
-    theirs = Whole(
-        model,
-        max_iter=30,
-        binary_search_steps=3,
-        beta=0.01,
-        initial_const=0.3,
-        learning_rate=0.02,
-        batch_size=10,
-        decision_rule=rule.upper(),
-        verbose=False,
-    ).generate(x.numpy(), y.numpy())
-    np.random.set_state(states[0])  # noqa: NPY002
-    torch.set_rng_state(states[1])
-    _ungraded(problem.ens)
+    settings = {"max_iter": 30, "binary_search_steps": 3, "beta": 0.01, "initial_const": 0.3}
+    settings |= {"learning_rate": 0.02, "batch_size": 10, "decision_rule": rule.upper()}
+    with art_model(problem.ens) as model:
+        theirs = Whole(model, verbose=False, **settings).generate(x.numpy(), y.numpy())
     text = f"ead:steps=30,searches=3,c=0.3,lr=0.02,rule={rule}"
     found = attack(problem.ens, x, y, text, progress=False)
     points = torch.from_numpy(theirs)
@@ -150,7 +129,7 @@ def test_the_most_salient_entry_falls_first() -> None:
     assert broken
 
 
-def test_the_published_mask_sticks_at_zero() -> None:
+def test_the_published_mask_sticks_at_zero_and_never_chooses_the_maximum() -> None:
     """x₀ = 0 is below the maximum, so it is chosen again and again, and nothing happens."""
     start = [0.0, 0.9, 0.2, 0.5]
     stuck, broken = walked(start, "jsma:theta=0.4,gamma=1,variant=original")
@@ -159,13 +138,10 @@ def test_the_published_mask_sticks_at_zero() -> None:
     fixed, broken = walked(start, "jsma:theta=0.4,gamma=1,variant=fixed")
     torch.testing.assert_close(fixed, torch.tensor([0.0, 0.5, 0.2, 0.5]))
     assert broken
-
-
-def test_the_published_mask_never_chooses_the_maximum() -> None:
-    start = [1.0, 0.3, 0.2, 0.5]
-    original, _ = walked(start, "jsma:theta=0.4,gamma=0.25,variant=original")
+    highest = [1.0, 0.3, 0.2, 0.5]
+    original, _ = walked(highest, "jsma:theta=0.4,gamma=0.25,variant=original")
     torch.testing.assert_close(original, torch.tensor([1.0, 0.0, 0.2, 0.5]))
-    fixed, _ = walked(start, "jsma:theta=0.4,gamma=0.25")
+    fixed, _ = walked(highest, "jsma:theta=0.4,gamma=0.25")
     torch.testing.assert_close(fixed, torch.tensor([0.6, 0.3, 0.2, 0.5]))
 
 

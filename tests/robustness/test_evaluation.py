@@ -1,6 +1,7 @@
 """The worst case for each example, curves without new runs, flags that fire when they should."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dissensus.ensemble import Ensemble
 from dissensus.robustness import (
     Protocol,
     Robustness,
@@ -56,12 +58,8 @@ def test_the_headline_is_the_worst_case_for_each_example(
 
 def test_budgets_are_kept_apart(trained: Problem) -> None:
     """A change of 0.05 counts at 0.1 too, and one without a budget where it came near enough."""
-    texts = [
-        "pgd:eps=0.05",
-        "pgd:eps=0.1",
-        "cw:steps=40,searches=3,c=1,lr=0.1",
-        "fgsm:eps=1,norm=l2",
-    ]
+    texts = ["pgd:eps=0.05", "pgd:eps=0.1", "cw:steps=40,searches=3,c=1,lr=0.1"]
+    texts.append("fgsm:eps=1,norm=l2")
     small = Problem(trained.ens, trained.x[:40], trained.y[:40])
     found = evaluate(*small, texts, checks=False, progress=False)
     assert [(w.norm, w.eps) for w in found.worst] == [("l2", 1.0), ("linf", 0.05), ("linf", 0.1)]
@@ -75,19 +73,14 @@ def test_budgets_are_kept_apart(trained: Problem) -> None:
     assert bool((loose.broken | ~tight.broken).all())
 
 
-@pytest.mark.parametrize(
-    ("hide", "expected"),
-    [
-        (lambda ens: scaled(ens, 400.0), {"zero gradients", "gradient-free", "large ε"}),
-        (lambda ens: quantised(ens, 8), {"zero gradients", "gradient-free", "large ε"}),
-    ],
-    ids=["saturated", "quantised"],
-)
-def test_masked_gradients_are_found(trained: Problem, hide: object, expected: set[str]) -> None:
-    masked = hide(trained.ens)  # type: ignore[operator]
+@pytest.mark.parametrize(("hide", "by"), [(scaled, 400), (quantised, 8)])
+def test_masked_gradients_are_found(
+    trained: Problem, hide: Callable[[Ensemble, int], Ensemble], by: int
+) -> None:
     texts = ["pgd:eps=0.2,steps=20", "square:eps=0.2,queries=100", "noise:eps=0.2"]
-    found = evaluate(masked, trained.x[:60], trained.y[:60], texts, progress=False)
-    assert expected <= names(found)
+    x, y = trained.x[:60], trained.y[:60]
+    found = evaluate(hide(trained.ens, by), x, y, texts, progress=False)
+    assert names(found) >= {"zero gradients", "gradient-free", "large ε"}
     text = found.report()
     assert "Do not trust these numbers yet" in text
     row = next(line for line in text.splitlines() if line.startswith("pgd:eps=0.2"))
@@ -135,15 +128,9 @@ def test_attacks_that_have_not_converged_are_found(trained: Problem) -> None:
 def test_transfer_from_a_surrogate(trained: Problem) -> None:
     """On a model without gradients, examples made on its twin break what PGD cannot."""
     masked = quantised(trained.ens, 8)
-    found = evaluate(
-        masked,
-        trained.x[:60],
-        trained.y[:60],
-        ["pgd:eps=0.2,steps=20"],
-        surrogates={"its twin": trained.ens},
-        checks=False,
-        progress=False,
-    )
+    options = {"surrogates": {"its twin": trained.ens}, "checks": False, "progress": False}
+    x, y = trained.x[:60], trained.y[:60]
+    found = evaluate(masked, x, y, ["pgd:eps=0.2,steps=20"], **options)  # type: ignore[arg-type]
     assert found.rows[1].label.endswith("on its twin, transferred")
     assert found.rows[1].outcome.accuracy < found.rows[0].outcome.accuracy - 0.3
     assert "gradient-free" in names(found)

@@ -208,6 +208,9 @@ def test_labels_targets_and_victims_are_checked(problem: Problem) -> None:
         attack(ens, x, y, "fgsm", batch_size=0, progress=False)
     with pytest.raises(ValueError, match=r"needs an Ensemble, got Flatten"):
         attack(nn.Flatten(), x, y, "fgsm", progress=False)  # type: ignore[arg-type]
+    values = ds.Ensemble(lambda: nn.Linear(4, 1), members=2, combine="mean")
+    with pytest.raises(ValueError, match=r"predicts values \(combine='mean'\)"):
+        attack(values, x, y, "fgsm", progress=False)
     with pytest.raises(ValueError, match="members must be one or more of 0 to 2"):
         attack(ens, x, y, "fgsm", members=[3], progress=False)
 
