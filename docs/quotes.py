@@ -9,7 +9,7 @@
 The phrase stands on the page without its braces. Each brace quotes a number; ``from`` says where
 it is recorded: a file below ``results/`` and the way through it. A step is a key of an object, an
 index of a list, or ``{key = "value"}`` for the one object of a list that has these values. A
-recorded text begins with what is quoted; a recorded number is equal at the digits that are quoted.
+recorded text begins with the quoted one; a number is equal at the digits that are quoted.
 Where words rest on something that they do not quote, such as a verdict, ``expect`` lists the
 recorded values.
 
@@ -19,6 +19,7 @@ recorded values.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import tomllib
@@ -77,22 +78,28 @@ def _read(file: str) -> Any:
     return json.loads((RESULTS / file).read_text())
 
 
-def agrees(quoted: str, value: Any) -> bool:
-    """Whether a quoted number or word is that of the record, at the digits quoted.
+#: A number as pages and tables print it: sign, digits after the point, unit.
+NUMBER = re.compile(r"([+-]?)\d+(?:\.(\d+))?(%?)")
 
-    >>> agrees("86.8%", 0.86812), agrees("0.08", 0.0778), agrees("0.79", "0.79 [0.75, 0.83]")
+
+def agrees(quoted: str, value: Any) -> bool:
+    """Whether a quoted number or text is that of the record, at the digits quoted.
+
+    >>> agrees("86.8%", 0.86812), agrees("0.08", 0.0778), agrees("0.8", "0.79 [0.75, 0.83]")
     (True, True, True)
     >>> agrees("86.7%", 0.86812), agrees("0.7", "0.79 [0.75, 0.83]"), agrees("1", True)
     (False, False, False)
     """
-    if isinstance(value, str):
-        return re.match(re.escape(quoted) + r"(?![\d.]*\d)", value) is not None
-    number = re.fullmatch(r"([+-]?)\d+(?:\.(\d+))?(%?)", quoted)
-    if number is None or isinstance(value, bool) or not isinstance(value, int | float):
-        return False
+    number = NUMBER.fullmatch(quoted)
+    if number is None or isinstance(value, bool):
+        return isinstance(value, str) and value.startswith(quoted)
     sign, digits, percent = number.groups()
+    if isinstance(value, str):  # a printed number is in the unit of its table
+        printed = NUMBER.match(value)
+        value, percent = float(printed[0].rstrip("%")) if printed else math.nan, ""
     kind = "%" if percent else "f"
-    return format(value, f"{'+' if sign == '+' else ''}.{len(digits or '')}{kind}") == quoted
+    formatted = format(value, f"{'+' if sign == '+' else ''}.{len(digits or '')}{kind}")
+    return formatted.rstrip("%") == quoted.rstrip("%")
 
 
 if __name__ == "__main__":
