@@ -39,7 +39,7 @@ def reproduce(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
     report: Annotated[bool, typer.Option(help="Run nothing; build pages from records.")] = False,
-    again: Annotated[bool, typer.Option(help="Replace what other settings made.")] = False,
+    again: Annotated[bool, typer.Option(help="Run the cells of --set once more.")] = False,
     jobs: Annotated[int | None, typer.Option(help="Processes at once.")] = None,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="A Ray cluster, host:6379.")] = None,
@@ -76,7 +76,7 @@ def reproduce(
     results = outcomes(EXPERIMENTS.values(), folder)
     shown = [one for one in results if one.experiment in chosen]
     paths = [*write_results(results, folder), *write_figures(shown, folder)]
-    for one in shown:
+    for one in (one for one in shown if one.findings):
         table = Table("verdict", "claim", title=one.experiment.full_name, title_justify="left")
         for claim, finding in one.findings:
             table.add_row(Text(finding.verdict, _COLORS[finding.verdict]), Text(claim.text))

@@ -29,6 +29,7 @@ from dissensus.data import (
 )
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
+from dissensus.tools.specs import check_name
 from dissensus.training import Optimizer, Recipe
 from reproductions.study import SCALES, Cell, Study
 
@@ -55,6 +56,19 @@ def count_option(options: Mapping[str, Any], name: str, default: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
     return count
+
+
+def names_option(options: Mapping[str, Any], name: str, known: Iterable[str]) -> list[str]:
+    """The names of ``--set NAME=a+b``, or all that are ``known``.
+
+    >>> names_option({"tables": "wine+ames"}, "tables", ["ames", "pima", "wine"])
+    ['ames', 'wine']
+    """
+    everyone = list(known)
+    given = str(options[name]).split("+") if name in options else everyone
+    for one in given:
+        check_name(one, everyone, f"one among the {name}")
+    return [one for one in everyone if one in given]
 
 
 def seeds_of(options: Mapping[str, Any], default: int) -> range:

@@ -37,6 +37,7 @@ from reproductions.ldr import (
     variants,
     weights,
 )
+from reproductions.tables import experiments as tables
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
@@ -94,4 +95,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/jsd": jsd.EXPERIMENT,
     "adp/temperature": hundred_classes.HUNDRED_CLASSES,
     "adp/histogram": members.HISTOGRAM,
+    **{one.full_name: one for one in tables.EXPERIMENTS},
 }

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dissensus.sweeps import Cell as Cell
-from dissensus.sweeps import LocalEngine, RayEngine, changed_settings, plain, run_cells
+from dissensus.sweeps import (
+    CellFolder,
+    LocalEngine,
+    RayEngine,
+    changed_settings,
+    plain,
+    run_cells,
+)
 from dissensus.tools.files import write_text
 from dissensus.tools.records import read_record
 from dissensus.tools.specs import nearest
@@ -37,6 +44,7 @@ class Study:
     ``cells(scale, options)`` plans them; ``options`` come from ``--set key=value``, numbers and
     true/false as such, the rest as text. ``run`` computes the result of one cell, as plain JSON
     values, from the cell's settings alone; for ``jobs > 1`` it must be a function of a module.
+    Options named in ``parts`` choose some of the planned cells; the record keeps the others.
     """
 
     name: str
@@ -45,6 +53,7 @@ class Study:
     jobs: int = 2
     options: Mapping[str, str] = field(default_factory=dict)  # name: one line of help
     cost: Mapping[str, str] = field(default_factory=dict)  # scale: roughly how long it takes
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,10 +109,12 @@ def run_study(
 
     Without an ``engine`` it runs here, in as many processes as suit the study. A compact record of
     another scale or other options is an error before anything runs, unless ``again`` replaces it.
+    Where options choose a part, ``again`` runs the cells of this part once more.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    options = {key: value for key, value in options.items() if key in study.options}
+    known = {key: value for key, value in options.items() if key in study.options}
+    options = {key: value for key, value in known.items() if key not in study.parts}
     path = study_path(out, paper, study.name)
     earlier = read_study(path) if path.exists() else None
     if earlier is not None and (earlier.scale, earlier.options) != (scale, options):
@@ -113,21 +124,26 @@ def run_study(
                 f"--scale {scale} and {_words(options)}; choose another --out, or pass --again"
             )
         earlier = None
-    cells = study.cells(scale, options)
-    done = {} if earlier is None else _still_valid(earlier, cells)
+    plan, cells = study.cells(scale, options), study.cells(scale, known)
+    chosen = {cell["name"] for cell in cells}
+    folder = CellFolder(path.parent / "cells" / f"{study.name}-{scale}")
+    done = {} if earlier is None else _still_valid(earlier, plan, chosen)
+    if again and len(cells) < len(plan):
+        done = {name: record for name, record in done.items() if name not in chosen}
+        for name in chosen:
+            folder.path(name).unlink(missing_ok=True)
     made = run_cells(
         [cell for cell in cells if cell["name"] not in done],
         study.run,
-        path.parent / "cells" / f"{study.name}-{scale}",
+        folder,
         engine=engine or LocalEngine(study.jobs),
         progress=progress,
         title=f"{paper}/{study.name}",
         again=again,
     )
     done |= {record["name"]: record for record in made}
-    record = _compact_record(
-        study.name, paper, scale, options, [done[cell["name"]] for cell in cells]
-    )
+    records = [done[cell["name"]] for cell in plan if cell["name"] in done]
+    record = _compact_record(study.name, paper, scale, options, records, len(plan))
     _write(path, record)
     return record
 
@@ -136,23 +152,34 @@ def _words(options: Mapping[str, Any]) -> str:
     return " ".join(f"--set {key}={value}" for key, value in options.items()) or "no --set"
 
 
-def _still_valid(earlier: StudyRecord, cells: Sequence[Cell]) -> dict[str, Record]:
-    """The records of cells whose settings have not changed, as ``run_cells`` returns them."""
-    plan = {cell["name"]: compact(plain(cell)) for cell in cells}  # settings have six digits, too
+def _still_valid(
+    earlier: StudyRecord, plan: Sequence[Cell], chosen: Collection[str]
+) -> dict[str, Record]:
+    """The planned records that have not to be run, as ``run_cells`` returns them.
+
+    Those are the ones that were not ``chosen``, and of these the ones of unchanged settings.
+    """
+    cells = {cell["name"]: compact(plain(cell)) for cell in plan}  # settings have six digits, too
     return {
         record["name"]: {
             **record,
             "facts": {**earlier.environments[record["environment"]], "written": earlier.written},
         }
         for record in earlier.cells
-        if record["name"] in plan and not changed_settings(record, plan[record["name"]])
+        if record["name"] in cells
+        and (record["name"] not in chosen or not changed_settings(record, cells[record["name"]]))
     }
 
 
 def _compact_record(
-    study: str, paper: str, scale: str, options: dict[str, Any], made: Sequence[Record]
+    study: str,
+    paper: str,
+    scale: str,
+    options: dict[str, Any],
+    made: Sequence[Record],
+    planned: int,
 ) -> StudyRecord:
-    """The compact record of all cells; ``made`` has those that failed, too."""
+    """The compact record; ``made`` has the cells that failed, too."""
     environments: list[dict[str, Any]] = []
     cells, failed, written = [], {}, ""
     for record in made:
@@ -165,9 +192,7 @@ def _compact_record(
         written = max(written, record["facts"]["written"])
         short = {key: compact(record[key]) for key in ("name", "cell", "result", "seconds")}
         cells.append({**short, "environment": environments.index(environment)})
-    return StudyRecord(
-        study, paper, scale, options, len(made), written, environments, failed, cells
-    )
+    return StudyRecord(study, paper, scale, options, planned, written, environments, failed, cells)
 
 
 def compact(value: Any) -> Any:

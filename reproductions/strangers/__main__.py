@@ -10,7 +10,6 @@ from reproductions.strangers.cells import SEEDS, run_cells
 from reproductions.strangers.contenders import CONTENDERS
 from reproductions.strangers.page import write_page
 from reproductions.strangers.settings import SETTINGS
-from reproductions.tables.__main__ import list_of
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -18,8 +17,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(prog="python -m reproductions.strangers", description=__doc__)
     add = parser.add_argument
     everything = [name for name in SETTINGS if name != "cifar10"]
-    add("--settings", type=list_of(SETTINGS), default=everything, metavar="NAMES")
-    add("--contenders", type=list_of(CONTENDERS), default=list(CONTENDERS), metavar="NAMES")
+    add("--settings", type=lambda text: text.split(","), default=everything, metavar="NAMES")
+    add(
+        "--contenders", type=lambda text: text.split(","), default=list(CONTENDERS), metavar="NAMES"
+    )
     add("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=list(SEEDS))
     add("--again", action="store_true", help="run cells that have a record, too")
     add("--out", type=Path, default=RESULTS / "strangers", help="folder of the records")

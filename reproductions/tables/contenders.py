@@ -20,18 +20,7 @@ from sklearn.compose import (
     make_column_selector,
     make_column_transformer,
 )
-from sklearn.ensemble import (
-    BaggingClassifier,
-    BaggingRegressor,
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.impute import SimpleImputer
-from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -40,12 +29,9 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-_TREES = 200
-_MEMBERS = 10
-_TASKS = ("regression", "classification")
-_SPLITS = range(5)
 _TEXT = make_column_selector(dtype_exclude=np.number)
 _NUMBERS = make_column_selector(dtype_include=np.number)
+_TASKS = ("regression", "classification")
 
 
 @dataclass(frozen=True)
@@ -53,25 +39,18 @@ class Contender:
     """How to make a model for a task and a seed, and on what it is run.
 
     ``residuals(model, X, y)`` returns those of training rows that the model did not see; where it
-    is None, they come from a second fit. ``package`` is what it imports, ``tasks`` are those that
-    it is for, and ``classes`` is how many it needs at least.
+    is None, they come from a second fit. ``package`` is what it imports. It is run on tables of up
+    to ``most_rows`` and of the ``tasks`` that it is for, with ``least_classes``.
     """
 
+    title: str
     make: Callable[[str, int], Any]
     package: str = "sklearn"
     residuals: Callable[[Any, Any, Any], NDArray[np.float64]] | None = None
-    splits: range = _SPLITS
-    max_rows: int | None = None
+    splits: int = 5
+    most_rows: float = np.inf
     tasks: tuple[str, ...] = _TASKS
-    classes: int = 2
-
-    @property
-    def version(self) -> str | None:
-        """The version of its package; None where it is not installed."""
-        try:
-            return str(getattr(import_module(self.package), "__version__", "?"))
-        except ImportError:
-            return None
+    least_classes: int = 2
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -114,10 +93,6 @@ class Categories(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return X.assign(**found)
 
 
-def _dates() -> Any:
-    return FunctionTransformer(spread_dates)
-
-
 def _codes() -> Any:
     coder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     return make_column_transformer((coder, _TEXT), remainder="passthrough")
@@ -131,70 +106,39 @@ def _dense() -> Any:
 
 # ---- models -------------------------------------------------------------------------------------
 
-
-def _hgb(task: str, seed: int) -> Any:
-    kind = (
-        HistGradientBoostingClassifier
-        if task == "classification"
-        else HistGradientBoostingRegressor
-    )
-    return make_pipeline(
-        _dates(), Categories(), kind(categorical_features="from_dtype", random_state=seed)
-    )
+_SUFFIX = {"classification": "Classifier", "regression": "Regressor"}
 
 
-def _forest(task: str, seed: int) -> Any:
-    kind = RandomForestClassifier if task == "classification" else RandomForestRegressor
-    return make_pipeline(_dates(), _codes(), kind(_TREES, random_state=seed))
+def _kind(path: str, task: str) -> Any:
+    """The class of a task: ``"sklearn.ensemble.RandomForest"`` with ``Classifier`` after it."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name + _SUFFIX[task])
 
 
-def _extra_trees(task: str, seed: int) -> Any:
-    kind = ExtraTreesClassifier if task == "classification" else ExtraTreesRegressor
-    return make_pipeline(_dates(), _codes(), kind(_TREES, random_state=seed))
+def _model(path: str, columns: Callable[[], Any], **options: Any) -> Callable[[str, int], Any]:
+    """A maker of pipelines: dates as numbers, then ``columns``, then the class of ``path``."""
+
+    def make(task: str, seed: int) -> Any:
+        last = _kind(path, task)(random_state=seed, **options)
+        pipeline = make_pipeline(FunctionTransformer(spread_dates), columns(), last)
+        if columns is _dense and task == "regression":
+            return TransformedTargetRegressor(pipeline, transformer=StandardScaler())
+        return pipeline
+
+    return make
 
 
-def _perceptron(task: str, seed: int) -> Any:
-    if task == "classification":
-        return make_pipeline(_dates(), _dense(), MLPClassifier(random_state=seed))
-    network = make_pipeline(_dates(), _dense(), MLPRegressor(random_state=seed))
-    return TransformedTargetRegressor(network, transformer=StandardScaler())
-
-
-def _bagging(task: str, seed: int) -> Any:
-    if task == "classification":
-        members = BaggingClassifier(MLPClassifier(), _MEMBERS, random_state=seed)
-        return make_pipeline(_dates(), _dense(), members)
-    bagging = BaggingRegressor(MLPRegressor(), _MEMBERS, random_state=seed)
-    return TransformedTargetRegressor(
-        make_pipeline(_dates(), _dense(), bagging), transformer=StandardScaler()
-    )
-
-
-def _lightgbm(task: str, seed: int) -> Any:
-    from lightgbm import LGBMClassifier, LGBMRegressor
-
-    kind = LGBMClassifier if task == "classification" else LGBMRegressor
-    return make_pipeline(_dates(), Categories(), kind(random_state=seed, n_jobs=1, verbosity=-1))
-
-
-def _xgboost(task: str, seed: int) -> Any:
-    from xgboost import XGBClassifier, XGBRegressor
-
-    kind = XGBClassifier if task == "classification" else XGBRegressor
-    model = kind(random_state=seed, n_jobs=1, enable_categorical=True)
-    return make_pipeline(_dates(), Categories(), model)
+def _bagged_mlps(task: str, seed: int) -> Any:
+    member = _kind("sklearn.neural_network.MLP", task)()
+    return _model("sklearn.ensemble.Bagging", _dense, estimator=member, n_estimators=10)(task, seed)
 
 
 class CatBoost:
     """CatBoost, which is told which columns are text."""
 
     def __init__(self, task: str, seed: int) -> None:
-        from catboost import CatBoostClassifier, CatBoostRegressor
-
-        kind = CatBoostClassifier if task == "classification" else CatBoostRegressor
-        self.model = kind(
-            random_seed=seed, thread_count=1, verbose=False, allow_writing_files=False
-        )
+        quiet = {"thread_count": 1, "verbose": False, "allow_writing_files": False}
+        self.model = _kind("catboost.CatBoost", task)(random_seed=seed, **quiet)
 
     def fit(self, X: Any, y: Any) -> "CatBoost":
         """Fit with the columns of text as categories."""
@@ -218,34 +162,15 @@ class CatBoost:
         return X.assign(**{name: X[name].astype(object).fillna("missing") for name in _TEXT(X)})
 
 
-class TabM:
-    """TabM's reference, with dates as numbers."""
+def _tabm(task: str, seed: int) -> Any:
+    from reproductions.tables.tabm_reference import TabMReference
 
-    def __init__(self, task: str, seed: int) -> None:
-        from reproductions.tables.tabm_reference import TabMReference
-
-        self.model = TabMReference(task, seed)
-
-    def fit(self, X: Any, y: Any) -> "TabM":
-        """Train it."""
-        self.capped_ = self.model.fit(spread_dates(X), y).capped_
-        return self
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Its predictions."""
-        return self.model.predict(spread_dates(X))
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Its probabilities."""
-        return self.model.predict_proba(spread_dates(X))
+    return TabMReference(task, seed)
 
 
 def _ours(parameters: Mapping[str, Any]) -> Callable[[str, int], Any]:
     def make(task: str, seed: int) -> Any:
-        from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-
-        kind: Any = DiverseClassifier if task == "classification" else DiverseRegressor
-        return kind(random_state=seed, **parameters)
+        return _kind("dissensus.sklearn.Diverse", task)(random_state=seed, **parameters)
 
     return make
 
@@ -272,45 +197,58 @@ def out_of_bag(model: Any, X: Any, y: NDArray[np.float64]) -> NDArray[np.float64
 
 # ---- everyone -----------------------------------------------------------------------------------
 
-#: Ours, by name and parameters; the first has its defaults.
-OURS: dict[str, dict[str, Any]] = {
-    "dissensus": {},
-    "dissensus-adapters": {"n_estimators": 32, "sharing": "adapters"},
-    # One validation split for all members, which those that learn together need,
-    "dissensus-common": {"validation": "common"},
-    # and with it the objectives that make members differ, or learn together.
-    "dissensus-half": {"beta": 0.5},
-    "dissensus-joint": {"beta": 1.0},
-    "dissensus-ncl": {"objective": "ncl:strength=0.5"},
-    "dissensus-jsd": {"objective": "jsd:strength=0.5"},
-    "dissensus-adp": {"objective": "adp"},
-    "dissensus-ldr": {"objective": "ldr"},
-}
-#: Objectives that are for one task.
-ONE_TASK = {
-    "dissensus-ncl": ("regression",),
-    "dissensus-jsd": ("classification",),
-    "dissensus-adp": ("classification",),
-    "dissensus-ldr": ("classification",),
-}
+
+def _variant(
+    tasks: tuple[str, ...] = _TASKS, least_classes: int = 2, **parameters: Any
+) -> Contender:
+    """Other settings of ours, run on one split of the tables that are not large."""
+    return Contender(
+        ", ".join(f"`{key}={value}`" for key, value in parameters.items()),
+        _ours(parameters),
+        "dissensus",
+        splits=1,
+        most_rows=10_000,
+        tasks=tasks,
+        least_classes=least_classes,
+    )
+
 
 CONTENDERS = {
-    "hgb": Contender(_hgb),
-    "forest": Contender(_forest, residuals=out_of_bag),
-    "extra_trees": Contender(_extra_trees),
-    "lightgbm": Contender(_lightgbm, "lightgbm"),
-    "xgboost": Contender(_xgboost, "xgboost"),
-    "mlp": Contender(_perceptron),
-    "bagged_mlps": Contender(_bagging, residuals=out_of_bag),
-    "catboost": Contender(CatBoost, "catboost"),
-    **{
-        name: Contender(
-            _ours(parameters),
-            "dissensus",
-            tasks=ONE_TASK.get(name, _TASKS),
-            classes=3 if name == "dissensus-adp" else 2,
-        )
-        for name, parameters in OURS.items()
-    },
-    "tabm": Contender(TabM, "tabm", splits=range(2), max_rows=6000),
+    "hgb": Contender(
+        "HistGradientBoosting",
+        _model(
+            "sklearn.ensemble.HistGradientBoosting", Categories, categorical_features="from_dtype"
+        ),
+    ),
+    "forest": Contender(
+        "random forest",
+        _model("sklearn.ensemble.RandomForest", _codes, n_estimators=200),
+        residuals=out_of_bag,
+    ),
+    "extra_trees": Contender(
+        "extra trees", _model("sklearn.ensemble.ExtraTrees", _codes, n_estimators=200)
+    ),
+    "lightgbm": Contender(
+        "LightGBM", _model("lightgbm.LGBM", Categories, n_jobs=1, verbosity=-1), "lightgbm"
+    ),
+    "xgboost": Contender(
+        "XGBoost", _model("xgboost.XGB", Categories, n_jobs=1, enable_categorical=True), "xgboost"
+    ),
+    "mlp": Contender("one MLP", _model("sklearn.neural_network.MLP", _dense)),
+    "bagged_mlps": Contender("10 bagged MLPs", _bagged_mlps, residuals=out_of_bag),
+    "catboost": Contender("CatBoost", CatBoost, "catboost"),
+    "dissensus": Contender("dissensus", _ours({}), "dissensus"),
+    "dissensus-adapters": _variant(n_estimators=32, sharing="adapters"),
+    # One validation split for all members, which those that learn together need,
+    "dissensus-common": _variant(validation="common"),
+    # and with it the objectives that make members differ, or learn together.
+    "dissensus-half": _variant(beta=0.5),
+    "dissensus-joint": _variant(beta=1.0),
+    "dissensus-ncl": _variant(("regression",), objective="ncl:strength=0.5"),
+    "dissensus-jsd": _variant(("classification",), objective="jsd:strength=0.5"),
+    "dissensus-adp": _variant(("classification",), 3, objective="adp"),
+    "dissensus-ldr": _variant(("classification",), objective="ldr"),
+    "tabm": Contender("TabM", _tabm, "tabm", splits=1, most_rows=6000),
 }
+#: The contender whose goals are checked, and the one whose times are the unit.
+OURS, ANCHOR = "dissensus", "forest"

@@ -24,51 +24,50 @@ PARTS: tuple[Part, ...] = ("settling", "confirmation", "scikit-learn")
 
 @dataclass(frozen=True)
 class Table:
-    """What is predicted in a table, and which part it belongs to."""
+    """A table: its target, its part, and its numbers of rows and classes (0: a regression)."""
 
-    task: Task
     target: str
     part: Part
+    rows: int
+    classes: int = 0
+
+    @property
+    def task(self) -> Task:
+        """``"classification"`` where there are classes."""
+        return "classification" if self.classes else "regression"
 
 
 TABLES = {
-    "ames": Table("regression", "Sale_Price", "settling"),
-    "diamonds": Table("regression", "price", "confirmation"),
-    "sacramento": Table("regression", "price", "settling"),
-    "car_prices": Table("regression", "Price", "confirmation"),
-    "chicago": Table("regression", "ridership", "settling"),
-    "biomass": Table("regression", "HHV", "confirmation"),
-    "cps1988": Table("regression", "wage", "settling"),
-    "houseprices": Table("regression", "price", "confirmation"),
-    "servo": Table("regression", "Class", "settling"),
-    "ozone": Table("regression", "V4", "confirmation"),
-    "spam": Table("classification", "type", "settling"),
-    "satellite": Table("classification", "classes", "confirmation"),
-    "letters": Table("classification", "lettr", "settling"),
-    "vehicle": Table("classification", "Class", "confirmation"),
-    "vowel": Table("classification", "Class", "settling"),
-    "shuttle": Table("classification", "Class", "confirmation"),
-    "pima": Table("classification", "diabetes", "settling"),
-    "soybean": Table("classification", "Class", "confirmation"),
-    "votes": Table("classification", "Class", "settling"),
-    "credit": Table("classification", "Status", "confirmation"),
-    "churn": Table("classification", "churn", "settling"),
-    "telco": Table("classification", "churn", "confirmation"),
-    "attrition": Table("classification", "Attrition", "settling"),
-    "cells": Table("classification", "class", "confirmation"),
-    "hpc": Table("classification", "class", "settling"),
-    "lending": Table("classification", "Class", "confirmation"),
-    "diabetes": Table("regression", "target", "scikit-learn"),
-    "breast_cancer": Table("classification", "target", "scikit-learn"),
-    "digits": Table("classification", "target", "scikit-learn"),
-    "wine": Table("classification", "target", "scikit-learn"),
-}
-
-_LOADERS = {
-    "diabetes": datasets.load_diabetes,
-    "breast_cancer": datasets.load_breast_cancer,
-    "digits": datasets.load_digits,
-    "wine": datasets.load_wine,
+    "ames": Table("Sale_Price", "settling", 2930),
+    "diamonds": Table("price", "confirmation", 53940),
+    "sacramento": Table("price", "settling", 932),
+    "car_prices": Table("Price", "confirmation", 804),
+    "chicago": Table("ridership", "settling", 5698),
+    "biomass": Table("HHV", "confirmation", 536),
+    "cps1988": Table("wage", "settling", 28155),
+    "houseprices": Table("price", "confirmation", 546),
+    "servo": Table("Class", "settling", 167),
+    "ozone": Table("V4", "confirmation", 361),
+    "spam": Table("type", "settling", 4601, 2),
+    "satellite": Table("classes", "confirmation", 6435, 6),
+    "letters": Table("lettr", "settling", 20000, 26),
+    "vehicle": Table("Class", "confirmation", 846, 4),
+    "vowel": Table("Class", "settling", 990, 11),
+    "shuttle": Table("Class", "confirmation", 58000, 7),
+    "pima": Table("diabetes", "settling", 768, 2),
+    "soybean": Table("Class", "confirmation", 683, 19),
+    "votes": Table("Class", "settling", 435, 2),
+    "credit": Table("Status", "confirmation", 4454, 2),
+    "churn": Table("churn", "settling", 5000, 2),
+    "telco": Table("churn", "confirmation", 7043, 2),
+    "attrition": Table("Attrition", "settling", 1470, 2),
+    "cells": Table("class", "confirmation", 2019, 2),
+    "hpc": Table("class", "settling", 4331, 4),
+    "lending": Table("Class", "confirmation", 9857, 2),
+    "diabetes": Table("target", "scikit-learn", 442),
+    "breast_cancer": Table("target", "scikit-learn", 569, 2),
+    "digits": Table("target", "scikit-learn", 1797, 10),
+    "wine": Table("target", "scikit-learn", 178, 3),
 }
 
 
@@ -80,22 +79,23 @@ def find_table(name: str) -> Path | None:
 
 def is_there(name: str) -> bool:
     """Whether a table can be loaded."""
-    return name in _LOADERS or find_table(name) is not None
+    return TABLES[name].part == "scikit-learn" or find_table(name) is not None
 
 
 def load_table(name: str) -> tuple[Any, NDArray[Any]]:
     """The columns as a DataFrame, and the target: numbers, or the numbers of the classes."""
     import pandas as pd
 
-    if name in _LOADERS:
-        frame = _LOADERS[name](as_frame=True).frame
+    table = TABLES[name]
+    if table.part == "scikit-learn":
+        frame = getattr(datasets, f"load_{name}")(as_frame=True).frame
     else:
         path = find_table(name)
         if path is None:
             raise FileNotFoundError(f"there is no $DISSENSUS_DATA/tables/{name}.csv.gz")
         frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    y = frame.pop(TABLES[name].target).to_numpy()
-    if TABLES[name].task == "classification":
+    y = frame.pop(table.target).to_numpy()
+    if table.classes:
         return frame, np.unique(y.astype(str), return_inverse=True)[1]
     return frame, y.astype(np.float64)
 

@@ -17,6 +17,8 @@ from sklearn.preprocessing import OrdinalEncoder, QuantileTransformer
 from torch import Tensor
 from torch.nn import functional as F
 
+from reproductions.tables.contenders import spread_dates
+
 _BATCH = 256
 _PATIENCE = 16
 
@@ -32,6 +34,7 @@ class TabMReference:
         start = time.process_time()
         torch.manual_seed(self.seed)
         self.capped_ = False
+        X = spread_dates(X)
         self.classes_ = np.unique(y) if self.task == "classification" else None
         self.shift_ = 0.0 if self._classes else float(y.mean())
         self.scale_ = 1.0 if self._classes else float(y.std()) or 1.0
@@ -105,6 +108,7 @@ class TabMReference:
 
     def _encode(self, X: Any) -> tuple[Tensor, Tensor]:
         """Numbers as normal quantiles, 0 where missing, and categories as codes."""
+        X = spread_dates(X)
         numbers = np.zeros((len(X), 0), np.float32)
         if self.numbers_:
             values = self.quantiles_.transform(X[self.numbers_].to_numpy(np.float64))
