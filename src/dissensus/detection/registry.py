@@ -136,16 +136,16 @@ def default_score(trained: Any = None, space: str = "logits") -> str:
     Mean AUROC over data sets and unknown sets, in the record ``results/ldr/contenders.json`` (five
     members; every strength above 0; ``tests/detection/test_default_score.py`` recomputes it):
 
-    ==================  ==================  ======  =======  =====
-    trained by          mutual_information  energy  entropy  pds
-    ==================  ==================  ======  =======  =====
-    independent         **0.790**           0.763   0.749    0.780
-    a2d                 **0.871**           0.521   0.745    0.865
-    ldr, divdis term    **0.787**           0.695   0.737    0.781
-    ldr, a2d term       0.682               **0.776**  0.762  0.689
-    divdis              0.731               **0.834**  0.830  0.740
-    one network         –                   **0.749**  0.712  –
-    ==================  ==================  ======  =======  =====
+    ================  ==================  =========  =======  =====
+    trained by        mutual_information  energy     entropy  pds
+    ================  ==================  =========  =======  =====
+    independent       **0.790**           0.763      0.749    0.780
+    a2d               **0.871**           0.521      0.745    0.865
+    ldr, divdis term  **0.787**           0.695      0.737    0.781
+    ldr, a2d term     0.682               **0.776**  0.762    0.689
+    divdis            0.731               **0.834**  0.830    0.740
+    one network       –                   **0.749**  0.712    –
+    ================  ==================  =========  =======  =====
 
     Other objectives have no such record and take the score of independent members. ``trained`` is
     an ensemble, which knows its objective if :func:`dissensus.fit` trained it or
