@@ -63,7 +63,7 @@ def mahalanobis_by_numpy(
 def test_mahalanobis_agrees_with_numpy(
     shrinkage: float | None, kind: type[Mahalanobis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.detection.feature_scores._PIECE", 100)  # many pieces
+    monkeypatch.setattr("dissensus.detection.distances._PIECE", 100)  # many pieces
     (x, y), (queries, _) = blobs(203, 7), blobs(31, 7, seed=1)
     distance, relative = kind(shrinkage=shrinkage).fit(x, y + 5), kind is RelativeMahalanobis
     expected = mahalanobis_by_numpy(x.numpy(), y.numpy(), queries.numpy(), shrinkage, relative)
@@ -100,7 +100,7 @@ def test_mahalanobis_with_as_few_rows_as_features(rows: int) -> None:
 def test_neighbours_agree_with_scikit_learn(
     k: int, normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.detection.feature_scores._PIECE", 400)
+    monkeypatch.setattr("dissensus.detection.distances._PIECE", 400)
     monkeypatch.setattr("dissensus.detection.distances._QUERIES", 10)
     x, queries = blobs(203, 7)[0].float(), blobs(31, 7, seed=1)[0].float()
     found = NearestNeighbours(k=k, normalize=normalize).fit(x)(queries)

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from dissensus.detection.detector import Detector, fit_together, score_together
 from dissensus.detection.distances import Mahalanobis, NearestNeighbours, RelativeMahalanobis
-from dissensus.detection.feature_scores import LastLayers
-from dissensus.detection.forward_pass import ForwardPass
-from dissensus.detection.logit_scores import ReAct, ViM
-from dissensus.detection.member_features import MemberFeatures
+from dissensus.detection.forward_pass import ForwardPass, MemberFeatures
+from dissensus.detection.logit_scores import LastLayers, ReAct, ViM
 from dissensus.detection.registry import (
     ALL_SCORES,
     DEFAULT_SCORES,

@@ -22,9 +22,15 @@ from dissensus.detection.detector_files import (
     write_detector,
     write_distances,
 )
-from dissensus.detection.feature_scores import FeatureScore
-from dissensus.detection.forward_pass import ForwardPass, Function, forward_passes
-from dissensus.detection.member_features import PENULTIMATE, MemberFeatures, has_last_layer
+from dissensus.detection.distances import FeatureScore
+from dissensus.detection.forward_pass import (
+    PENULTIMATE,
+    ForwardPass,
+    Function,
+    MemberFeatures,
+    forward_passes,
+    has_last_layer,
+)
 from dissensus.detection.registry import Combined, Score, default_score, parse_score, score_spec
 from dissensus.detection.tail_scale import TailScale
 from dissensus.ensemble import Ensemble

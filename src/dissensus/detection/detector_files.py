@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dissensus.detection.feature_scores import FeatureScore
+from dissensus.detection.distances import FeatureScore
 from dissensus.detection.registry import parse_score, score_spec
 from dissensus.tools.files import (
     check_types,

@@ -1,25 +1,87 @@
-"""Distance scores: how far features ``[rows, features]`` lie from those of the training data."""
+"""Scores of features ``[rows, features]``: how far they lie from those of the training data.
+
+A score of features is one dataclass. Its settings are ordinary fields, so that ``"knn:k=10"`` names
+it; its tensors are fields made by :func:`fitted`, which :meth:`FeatureScore.fit` sets and files
+hold.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from dissensus.detection.feature_scores import (
-    FeatureScore,
-    LastLayers,
-    check_features,
-    fitted,
-    pieces,
-)
-from dissensus.tools.specs import number
+from dissensus.tools.guards import check_finite
+from dissensus.tools.specs import check_numbers, number
+
+if TYPE_CHECKING:
+    from dissensus.detection.logit_scores import LastLayers
 
 #: Rows whose nearest neighbours are searched for at once.
 _QUERIES = 1024
+
+#: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.
+_PIECE = 2**19
+
+
+def fitted(axes: int) -> Any:
+    """A field of a :class:`FeatureScore`: a tensor with so many axes that ``fit`` sets."""
+    return field(init=False, repr=False, metadata={"axes": axes})
+
+
+@dataclass(eq=False)
+class FeatureScore(ABC):
+    """A score of features ``[rows, features]``: higher means more out of distribution."""
+
+    needs_layers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @abstractmethod
+    def fit(
+        self, features: Tensor, targets: Tensor | None = None, layers: LastLayers | None = None
+    ) -> Self:
+        """Fit to training features, their labels ``[rows]`` and the members' last layers."""
+
+    @abstractmethod
+    def __call__(self, features: Tensor) -> Tensor:
+        """The score of each row, ``[rows]``."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether :meth:`fit` was called."""
+        return all(hasattr(self, name) for name in self.axes())
+
+    @classmethod
+    def axes(cls) -> dict[str, int]:
+        """The fitted tensors by name, and how many axes each has."""
+        return {f.name: f.metadata["axes"] for f in fields(cls) if "axes" in f.metadata}
+
+
+def check_features(features: Tensor, width: int | None = None) -> None:
+    """Raise unless ``features`` is finite, floating ``[rows, features]``, and ``width`` wide."""
+    if not isinstance(features, Tensor):
+        raise ValueError(f"features must be a torch.Tensor, got {type(features).__name__}")
+    shape = tuple(features.shape)
+    if features.ndim != 2 or 0 in shape:
+        hint = "; pass features.flatten(1)" if features.ndim > 2 else ""
+        raise ValueError(f"features must be [rows, features], one or more, got {shape}{hint}")
+    if not features.is_floating_point():
+        raise ValueError(f"features must be floating point, got {features.dtype}")
+    if width is not None and shape[1] != width:
+        raise ValueError(f"features must be {width} wide, as those fitted on were, got {shape}")
+    for part in pieces(features, shape[1]):
+        check_finite(part.float() if part.element_size() < 4 else part, name="features")
+
+
+def pieces(features: Tensor, width: int) -> Iterator[Tensor]:
+    """Rows of ``features``, so few at a time that ``rows * width`` numbers are a piece."""
+    yield from features.split(max(1, _PIECE // max(1, width)))
 
 
 @dataclass(eq=False)
@@ -43,8 +105,6 @@ class Mahalanobis(FeatureScore):
     >>> distance(torch.tensor([[1.0, 1.0], [9.0, 3.0], [5.0, 1.0]]))
     tensor([ 0.,  4., 16.], dtype=torch.float64)
     """
-
-    needs_labels: ClassVar = True
 
     shrinkage: float | None = number(None, low=0, high=1)
     means: Tensor = fitted(2)

@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dissensus.detection.feature_scores import FeatureScore, LastLayers, fitted
+from dissensus.detection.distances import FeatureScore, check_features, fitted, pieces
+from dissensus.tools.guards import check_finite
 from dissensus.tools.specs import number
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayers:
+    """``l = W x + b`` of each member: ``weight`` ``[members, classes, width]``, ``bias``.
+
+    Features are ``[rows, members · width]``, those of the members side by side, or ``[rows,
+    width]`` where all members see the same ones, as linear heads on one backbone do.
+
+    >>> layers = LastLayers.of([nn.Linear(2, 3), nn.Linear(2, 3)])
+    >>> layers.logits(0, torch.zeros(5, 2, dtype=torch.float64)).shape
+    torch.Size([5, 3])
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, layers: Sequence[nn.Linear]) -> Self:
+        """The last layers of all members, in float64."""
+        shapes = [tuple(layer.weight.shape) for layer in layers]
+        if len(set(shapes)) > 1:
+            raise ValueError(f"vim and react need last layers of one shape, got {shapes}")
+        weights = torch.stack([layer.weight.detach().double() for layer in layers])
+        zeros = weights.new_zeros(shapes[0][0])
+        biases = [zeros if layer.bias is None else layer.bias.detach() for layer in layers]
+        check_finite(weights, name="the weights of the last layers")
+        return cls(weights, torch.stack([bias.to(weights) for bias in biases]))
+
+    @property
+    def members(self) -> int:
+        """How many members there are."""
+        return len(self.weight)
+
+    @property
+    def width(self) -> int:
+        """How many features each member has."""
+        return self.weight.shape[-1]
+
+    def logits(self, member: int, features: Tensor) -> Tensor:
+        """``W x + b`` of one member and its own features ``[rows, width]``."""
+        return features @ self.weight[member].T + self.bias[member]
+
+    def check(self, features: Tensor) -> None:
+        """Raise unless ``features`` are finite and as wide as the layers' input."""
+        check_features(features)
+        wide = self.members * self.width
+        if features.shape[1] not in (self.width, wide):
+            raise ValueError(
+                f"features must be {wide} wide, or {self.width} if shared, got {features.shape[1]}"
+            )
+
+    def parts(self, features: Tensor, member: int) -> Iterator[Tensor]:
+        """The features of one member, some rows at a time, in float64."""
+        start = member * self.width if features.shape[1] > self.width else 0
+        for part in pieces(features, self.width):
+            yield part[:, start : start + self.width].to(self.weight)
 
 
 @dataclass(eq=False)

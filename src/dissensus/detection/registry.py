@@ -12,8 +12,12 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from dissensus.detection.distances import Mahalanobis, NearestNeighbours, RelativeMahalanobis
-from dissensus.detection.feature_scores import FeatureScore
+from dissensus.detection.distances import (
+    FeatureScore,
+    Mahalanobis,
+    NearestNeighbours,
+    RelativeMahalanobis,
+)
 from dissensus.detection.logit_scores import ReAct, ViM
 from dissensus.detection.tail_scale import TailScale, combine_tails
 from dissensus.scores import SCORES, NamedScore, parse

@@ -31,7 +31,7 @@ from dissensus.detection import (
     score_together,
 )
 from dissensus.detection.detector import SCORES_OF_DISAGREEMENT
-from dissensus.detection.member_features import has_last_layer
+from dissensus.detection.forward_pass import has_last_layer
 from dissensus.detection.study import extreme_rows
 from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
