@@ -11,7 +11,7 @@ import pytest
 from dissensus.data import load, read_inputs
 from dissensus.data.column_values import raw_columns, text_column
 from dissensus.data.preparation import Column, Preparation
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 
 ROWS = 400
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from dissensus.detection import evaluate
 from dissensus.outputs import Predictions
 from dissensus.runs import detect
-from dissensus.runs.detect_tables import DetectionTable
+from dissensus.runs.detections import DetectionTable
 from dissensus.scores import SCORES
 
 

@@ -16,7 +16,7 @@ from dissensus.detection import Detector
 from dissensus.export.module import backbone_name
 from dissensus.export.results import RunResults
 from dissensus.models import MODELS
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 from dissensus.tools.console import printable
 
 #: Settings of training that the card lists.

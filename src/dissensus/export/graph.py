@@ -17,7 +17,7 @@ from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
 from dissensus.export.module import ExportModule, example_for, make_detectors, metadata
 from dissensus.export.onnx_graph import onnx_model, onnx_runner
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 from dissensus.tools.files import replace_atomically, write_bytes
 
 #: Before it torch's exporter of traced graphs was experimental, and is not known to work here.

@@ -17,7 +17,7 @@ from dissensus.export.card import model_card
 from dissensus.export.module import backbone_name, check_detector, check_weights, versions
 from dissensus.export.results import RunResults, read_results
 from dissensus.models import MODELS, MemberFactory
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load, make_ensemble, member_factory, put_weights
 from dissensus.tools.files import replace_atomically, write_safetensors, write_text

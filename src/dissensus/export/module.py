@@ -19,7 +19,7 @@ from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
 from dissensus.outputs import combine
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 from dissensus.tools.guards import check_finite
 
 FORMAT = "dissensus.export/1"

@@ -18,11 +18,9 @@ from dissensus.runs.config import (
     batch_augmentation,
     check_augmentation,
     complete_config,
-    data_of,
     disagreement_inputs,
-    load_data,
 )
-from dissensus.runs.data_summary import DataSummary, check_same_data
+from dissensus.runs.data import DataSummary, check_same_data, data_of, load_data
 from dissensus.runs.detections import Detect, Detections
 from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
 from dissensus.runs.evaluate import Evaluate, RunEvaluation, compute_metrics, evaluate

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.config import data_of
+from dissensus.runs.data import data_of
 from dissensus.runs.load import load
 from dissensus.tools.files import write_npz
 from dissensus.tools.records import environment, write_record

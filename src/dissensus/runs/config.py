@@ -1,4 +1,4 @@
-"""Config of a run: its settings with nothing left open, and the data that it asks for."""
+"""Config of a run: its settings with nothing left open, and what they do to training batches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.data_summary import DataSummary, check_same_data
-from dissensus.runs.folder import read_config
 from dissensus.runs.settings import Sections
 from dissensus.tools.specs import check_name
 
@@ -98,43 +96,6 @@ def absolute_model(name: str) -> str:
     """The name of a model, with an absolute path if it is ``file.py:name``."""
     file, colon, function = name.rpartition(":")
     return f"{absolute_path(file)}:{function}" if colon and file.endswith(".py") else name
-
-
-# ---- splits -------------------------------------------------------------------------------------
-
-
-def load_data(config: Mapping[str, Mapping[str, Any]]) -> Data:
-    """The data that the sections ``[data]`` and ``[data_options]`` of a config ask for."""
-    from dissensus import data
-
-    asked = config.get("data", {})
-    if "name" not in asked:
-        raise ValueError("the run does not say what its data are; name them with --data")
-    known = ("data_dir", "seed", "val", "test", "hold_out")
-    settings = {key: asked[key] for key in known if asked.get(key) is not None}
-    options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}
-    options |= config.get("data_options", {})
-    for key in ("drop", "categorical"):  # names of columns; one alone is a list of one
-        if isinstance(options.get(key), str):
-            options[key] = [options[key]]
-    return data.load(asked["name"], **settings, **options)
-
-
-def data_of(run: str | Path, *, data_dir: str | Path | None = None) -> Data:
-    """The data of a run in the same splits; raises if they have changed."""
-    config = read_config(run)
-    if data_dir is not None:
-        config["data"] = {**config.get("data", {}), "data_dir": str(data_dir)}
-    data, stored = load_data(config), DataSummary.read(run)
-    if stored is not None:
-        check_same_data(stored, DataSummary.of(data), run)
-    return data
-
-
-def table_layout(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """How the run read its table, for others like it: the target, and whether there are names."""
-    header = config.get("data_options", {}).get("header", True)
-    return {"target": config.get("data", {}).get("target"), "header": bool(header)}
 
 
 # ---- augmentation -------------------------------------------------------------------------------

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from dissensus.runs.prediction_files import keys_option, probs_option
 from dissensus.tools.files import write_csv, write_npz
@@ -16,10 +22,29 @@ from dissensus.tools.verbs import Result, data_dir_option, device_option, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from rich.console import RenderableType
 
     from dissensus.detection import Detector, Divergent, Study
     from dissensus.runs.accuracy import Accuracies
+
+Record = Mapping[str, Any]
+T = TypeVar("T")
+
+#: Measures: key, title, and whether more is better.
+_MEASURES = {
+    "auroc": ("AUROC", True),
+    "fpr95": ("FPR95 (lower is better)", False),
+    "aupr_out": ("AUPR, OOD positive", True),
+    "aupr_in": ("AUPR, ID positive", True),
+}
+
+#: Ways to decide, as tables call them.
+_WAYS = {
+    "ensemble": "prediction ensemble",
+    "uniform_soup": "uniform soup",
+    "greedy_soup": "greedy soup (chosen on val)",
+    "mean_member": "single member, mean",
+    "oracle": "oracle member (upper bound)",
+}
 
 
 @dataclass(frozen=True)
@@ -134,6 +159,9 @@ class Detections(Result):
         """
         from dissensus.detection import curve_rows, detection_rows, group_means, histogram_rows
 
+        def rows(make: Callable[[Study], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+            return [{"method": name, **row} for name, s in studies.items() for row in make(s)]
+
         settings = {
             key: [str(item) for item in value] if isinstance(value, tuple) else value
             for key, value in asdict(self.options).items()
@@ -147,7 +175,7 @@ class Detections(Result):
             "options": settings,
             "id": {name: study.known for name, study in studies.items()},
             "groups": groups,
-            "detection": _method_rows(studies, detection_rows),
+            "detection": rows(detection_rows),
             "group_means": [
                 {"method": name, "score": score, "group": group, **means}
                 for name, study in studies.items()
@@ -156,8 +184,8 @@ class Detections(Result):
             ],
             "tuning": {name: dict(method.tuning) for name, method in self.methods.items()},
             "temperatures": {name: method.temperature for name, method in self.methods.items()},
-            "curves": _method_rows(studies, curve_rows),
-            "histograms": _method_rows(studies, histogram_rows),
+            "curves": rows(curve_rows),
+            "histograms": rows(histogram_rows),
             "accuracy": {
                 name: {part: values.record() for part, values in method.accuracy.items()}
                 for name, method in self.methods.items()
@@ -191,8 +219,6 @@ class Detections(Result):
 
     def display(self) -> Iterable[RenderableType]:
         """AUROC by the leading score; with the option ``every`` all measures and accuracy."""
-        from dissensus.runs.detect_tables import leading_table, record_tables
-
         return (record_tables if self.options.every else leading_table)(self.record)
 
     def save(self, path: str | Path | None = None) -> None:
@@ -237,12 +263,6 @@ class Detections(Result):
 
 
 # ---- records ------------------------------------------------------------------------------------
-
-
-def _method_rows(
-    studies: Mapping[str, Study], rows: Callable[[Study], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    return [{"method": name, **row} for name, study in studies.items() for row in rows(study)]
 
 
 def _example_rows(name: str, method: MethodDetection) -> list[dict[str, Any]]:
@@ -295,3 +315,151 @@ def file_name(name: str) -> str:
     'corrupt-fog-3'
     """
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def leading_table(record: Record) -> Iterator[RenderableType]:
+    """AUROC of each method by its first score, or by those that were asked for."""
+    keys = _keys(record["detection"])
+    if not record["options"]["scores"]:
+        plain = [key for key in keys if not key[1].endswith(" (tuned)")]
+        first = dict(reversed(plain))
+        keys = [key for key in keys if key not in plain or first[key[0]] == key[1]]
+    yield DetectionTable(record, "auroc", tuple(keys))
+    yield (
+        "0.5 is chance, 1 is perfect; * is not distinguishable from the best of its column. Other "
+        "scores, FPR95, AUPR and accuracy: --all"
+    )
+    for method, tuning in record["tuning"].items():
+        if tuning:
+            yield (
+                f"{method}: (tuned) marks scores of a copy of the members, trained for "
+                f"{tuning['epochs']} more epochs ({tuning['objective']}, {tuning['strangers']}); "
+                "predictions are those of the run"
+            )
+
+
+def record_tables(record: Record) -> Iterator[RenderableType]:
+    """Detection by measure, shares flagged, accuracy, and fitted temperatures."""
+    for measure in _MEASURES:
+        yield DetectionTable(record, measure)
+    if any(row["flagged"] is not None for row in record["detection"]):
+        yield _flagged_table(record)
+    for kind, title in (("overall", "Accuracy"), ("worst_group", "Accuracy of the worst group")):
+        if table := _accuracy_table(record, kind, title):
+            yield table
+    for method, temperature in record["temperatures"].items():
+        if temperature is not None:
+            yield f"{method}: temperature {temperature:.4g}, fitted to the validation split"
+
+
+@dataclass(frozen=True)
+class DetectionTable:
+    """One measure by method, score and set, with the means of groups at the right.
+
+    What is not distinguishable from the best of its column is marked (``among_best``); intervals
+    are shown where the terminal is wide enough. ``keys`` are the methods and scores to show, all of
+    them if there are none.
+    """
+
+    record: Record
+    measure: str
+    keys: tuple[tuple[str, str], ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        title, more = _MEASURES[self.measure]
+        rows, groups = self.record["detection"], list(self.record["groups"])
+        keys, sets = self.keys or _keys(rows), _unique(row["set"] for row in rows)
+        cells = {(r["method"], r["score"], r["set"]): r for r in rows}
+        means = {(r["method"], r["score"], r["group"]): r for r in self.record["group_means"]}
+        names = max(len(method) + len(score) for method, score in keys) + 6
+        intervals = names + len(sets) * 23 + len(groups) * 12 <= options.max_width
+        columns = [[cells[*key, name] for key in keys] for name in sets]
+        columns += [[means[*key, group] for key in keys] for group in groups]
+        marked = [_marked_cells(column, self.measure, more, intervals) for column in columns]
+        note = "" if intervals else " (intervals: --csv, --json)"
+        headings = ["score", *sets, *(f"mean {group}" for group in groups)]
+        yield _table(title + note, headings, keys, zip(*marked, strict=True))
+
+
+def _marked_cells(
+    rows: Sequence[Record], measure: str, more: bool, intervals: bool
+) -> list[RenderableType]:
+    """One column: the best, and what is not distinguishable from it, have a star."""
+    from dissensus.measures import Estimate, among_best
+
+    values = []
+    for row in rows:
+        ends = (row.get(f"{measure}_{end}") for end in ("low", "high"))
+        values.append(Estimate(row[measure], *(math.nan if end is None else end for end in ends)))
+    texts = [str(value) if intervals else f"{value:.3f}" for value in values]
+    marks = among_best(values, highest=more)
+    return [
+        Text(f"*{text}", "bold green") if mark else text
+        for text, mark in zip(texts, marks, strict=True)
+    ]
+
+
+def _flagged_table(record: Record) -> Table:
+    """The share of each set above the threshold of the validation split."""
+    rows = [row for row in record["detection"] if row["flagged"] is not None]
+    keys, sets = _keys(rows), _unique(row["set"] for row in rows)
+    title = f"Flagged at the threshold that accepts {record['options']['accept']:.0%} of val"
+    cells = {(row["method"], row["score"], row["set"]): row for row in rows}
+    shares = [
+        [cells[*key, sets[0]]["flagged_id"], *(cells[*key, name]["flagged"] for name in sets)]
+        for key in keys
+    ]
+    lines = ([f"{share:.1%}" for share in line] for line in shares)
+    return _table(title, ["score", "known (ID)", *sets], keys, lines)
+
+
+def _accuracy_table(record: Record, kind: str, title: str) -> Table | None:
+    """Accuracy by method, way to decide and labelled set; None where no set has labels."""
+    methods = record["accuracy"]
+    sets = _unique(name for parts in methods.values() for name in parts if parts[name][kind])
+    lines = {
+        (method, title): [_accuracy(parts.get(name, {}).get(kind, {}).get(way)) for name in sets]
+        for method, parts in methods.items()
+        for way, title in _WAYS.items()
+        if any(way in part[kind] for part in parts.values())
+    }
+    return _table(title, ["who decides", *sets], lines, lines.values()) if sets else None
+
+
+def _accuracy(estimate: Record | None) -> str:
+    if estimate is None:
+        return ""
+    low, high = estimate["low"], estimate["high"]
+    interval = "" if low is None else f" [{low:.1%}, {high:.1%}]"
+    return f"{estimate['value']:.1%}{interval}"
+
+
+def _table(
+    title: str,
+    headings: Sequence[str],
+    keys: Iterable[tuple[str, str]],
+    lines: Iterable[Iterable[RenderableType]],
+) -> Table:
+    """A table with the rows ``lines``, after a method, named once, and a second name."""
+    look: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    table = Table(title=title, title_justify="left", title_style="bold", **look)
+    table.add_column("method", style="cyan", overflow="fold")
+    table.add_column(headings[0], no_wrap=True)
+    for name in headings[1:]:
+        table.add_column(name, justify="right", overflow="fold")
+    last = None
+    for (method, name), line in zip(keys, lines, strict=True):
+        table.add_row(method if method != last else "", name, *line)
+        last = method
+    return table
+
+
+def _keys(rows: Iterable[Record]) -> list[tuple[str, str]]:
+    return _unique((row["method"], row["score"]) for row in rows)
+
+
+def _unique(items: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(items))

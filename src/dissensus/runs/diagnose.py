@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.config import data_of
+from dissensus.runs.data import data_of
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PANEL, PredictionOptions, read_predictions
 from dissensus.tools.records import environment, write_record

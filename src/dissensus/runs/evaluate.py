@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.config import data_of, load_data, table_layout
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary, data_of, load_data, table_layout
 from dissensus.runs.folder import Run, describe, read_config
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PredictionOptions, read_predictions

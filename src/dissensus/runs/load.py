@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary
 from dissensus.runs.folder import is_hub_folder, read_config, read_hub_config
 from dissensus.tools.files import check_types, read_safetensors
 from dissensus.tools.records import HUB_WEIGHTS

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.config import table_layout
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary, table_layout
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
 from dissensus.tools.files import write_csv, write_npz

@@ -37,8 +37,7 @@ from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combine, stored_space
 from dissensus.runs.accuracy import Accuracies, Candidates, summarize
-from dissensus.runs.config import data_of, table_layout
-from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.data import DataSummary, data_of, table_layout
 from dissensus.runs.detections import Detect, Detections, MethodDetection
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load

@@ -19,9 +19,8 @@ from dissensus.runs.config import (
     check_augmentation,
     complete_config,
     disagreement_inputs,
-    load_data,
 )
-from dissensus.runs.data_summary import DataSummary, check_same_data
+from dissensus.runs.data import DataSummary, check_same_data, load_data
 from dissensus.runs.evaluate import compute_metrics, metrics_table
 from dissensus.runs.folder import read_config, remove_run
 from dissensus.runs.load import device_named, make_ensemble

@@ -1,18 +1,20 @@
-"""Summary of a run's data, kept in its folder as ``data.json``, to use the run without them.
+"""Data of a run, and their summary, by which the run can be used without them.
 
-It has the shapes, the names of classes and columns, and the statistics of the training rows, so
-that new inputs in the units of the source are treated as the training inputs were.
+The summary, ``data.json``, has the shapes, the names of classes and columns, and the statistics of
+the training rows, so that new inputs in the units of the source are treated as the training inputs
+were.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.folder import is_hub_folder, read_hub_config
+from dissensus.runs.folder import is_hub_folder, read_config, read_hub_config
 from dissensus.tools.files import check_types, read_json, write_text
 
 if TYPE_CHECKING:
@@ -148,3 +150,40 @@ def _channel_statistics(x: Any) -> dict[str, list[float]]:
     std = x.double().std(axes, correction=0)
     std = std.where(std > 1e-8, 1.0)
     return {"mean": x.double().mean(axes).tolist(), "std": std.tolist()}
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+def load_data(config: Mapping[str, Mapping[str, Any]]) -> Data:
+    """The data that the sections ``[data]`` and ``[data_options]`` of a config ask for."""
+    from dissensus import data
+
+    asked = config.get("data", {})
+    if "name" not in asked:
+        raise ValueError("the run does not say what its data are; name them with --data")
+    known = ("data_dir", "seed", "val", "test", "hold_out")
+    settings = {key: asked[key] for key in known if asked.get(key) is not None}
+    options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}
+    options |= config.get("data_options", {})
+    for key in ("drop", "categorical"):  # names of columns; one alone is a list of one
+        if isinstance(options.get(key), str):
+            options[key] = [options[key]]
+    return data.load(asked["name"], **settings, **options)
+
+
+def data_of(run: str | Path, *, data_dir: str | Path | None = None) -> Data:
+    """The data of a run in the same splits; raises if they have changed."""
+    config = read_config(run)
+    if data_dir is not None:
+        config["data"] = {**config.get("data", {}), "data_dir": str(data_dir)}
+    data, stored = load_data(config), DataSummary.read(run)
+    if stored is not None:
+        check_same_data(stored, DataSummary.of(data), run)
+    return data
+
+
+def table_layout(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How the run read its table, for others like it: the target, and whether there are names."""
+    header = config.get("data_options", {}).get("header", True)
+    return {"target": config.get("data", {}).get("target"), "header": bool(header)}
