@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.runs import Candidates, accuracies, group_accuracies, mean_estimate
+from dissensus.runs import Candidates, accuracies, mean_estimate
 
 
 def ensemble(members: int = 3, combine: str = "probability") -> Ensemble:
@@ -29,7 +29,7 @@ def share(predicted: Tensor, y: Tensor) -> float:
 def test_every_way_to_decide_is_counted(combine: str) -> None:
     ens, (x, y), val = ensemble(combine=combine), data(101, 1), data(60, 2)
     ens.set_weights(torch.tensor([0.2, 0.3, 0.5]))
-    result = accuracies(ens, x, y, val=val, batch_size=7)
+    result = accuracies(Candidates.of(ens, val), x, y, batch_size=7)
     alone = [ens.member(j)(x).argmax(-1) for j in range(3)]
     members = [share(predicted, y) for predicted in alone]
     assert result.members == pytest.approx(members)
@@ -51,20 +51,10 @@ def test_every_way_to_decide_is_counted(combine: str) -> None:
     assert result.examples == 101
 
 
-def test_candidates_serve_several_sets() -> None:
-    ens, val = ensemble(), data(60, 2)
-    candidates = Candidates.of(ens, val)
-    for seed in (1, 5):
-        x, y = data(80, seed)
-        assert accuracies(candidates, x, y).record() == accuracies(ens, x, y, val=val).record()
-    with pytest.raises(ValueError, match="leave out val"):
-        accuracies(candidates, *data(9, 1), val=val)
-
-
 def test_the_worst_group() -> None:
     ens, (x, y) = ensemble(), data(120, 3)
     groups = torch.arange(120) % 4 * 10
-    result = accuracies(ens, x, y, groups=groups)
+    result = accuracies(Candidates.of(ens), x, y, groups=groups)
     assert "greedy_soup" not in result.overall  # nothing to choose it by
 
     def worst(predicted: Tensor) -> tuple[float, int]:
@@ -79,12 +69,11 @@ def test_the_worst_group() -> None:
     )
     oracle = max(worst(ens.member(j)(x).argmax(-1))[0] for j in range(3))
     assert result.worst_group["oracle"].worst == pytest.approx(oracle)
-    alone = group_accuracies(ens.predict(x).argmax(-1), y, groups)
-    assert alone == result.worst_group["ensemble"]
-    assert set(alone.by_group) == {0, 10, 20, 30}
-    assert min(alone.by_group.values()) == alone.worst
+    found = result.worst_group["ensemble"]
+    assert set(found.by_group) == {0, 10, 20, 30}
+    assert min(found.by_group.values()) == found.worst
     with pytest.raises(ValueError, match=r"groups must be whole numbers \[batch\] = \(120,\)"):
-        accuracies(ens, x, y, groups=groups.double())
+        accuracies(Candidates.of(ens), x, y, groups=groups.double())
 
 
 def test_the_interval_is_that_of_resampled_rows() -> None:
@@ -101,13 +90,13 @@ def test_unlike_members_have_no_soup_and_regression_no_accuracy() -> None:
     unlike = Ensemble.from_members(
         [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))]
     )
-    result = accuracies(unlike, *data(20, 1), val=data(20, 2))
+    result = accuracies(Candidates.of(unlike, data(20, 2)), *data(20, 1))
     assert set(result.overall) == {"ensemble", "mean_member", "oracle"}
     with pytest.raises(ValueError, match="accuracy is for classifiers"):
-        accuracies(ensemble(combine="mean"), *data(20, 1))
+        Candidates.of(ensemble(combine="mean"))
 
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     x, y = data(20, 1)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\)"):
-        accuracies(ensemble(), x, y + 5)
+        accuracies(Candidates.of(ensemble()), x, y + 5)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         Candidates,
         GroupAccuracy,
         accuracies,
-        group_accuracies,
         mean_estimate,
     )
     from dissensus.runs.score_sets import detect
@@ -77,7 +76,6 @@ __all__ = [
     "disagreement_inputs",
     "evaluate",
     "find_runs",
-    "group_accuracies",
     "load",
     "load_data",
     "make_ensemble",
@@ -95,7 +93,7 @@ __all__ = [
 #: These need torch or NumPy.
 _ACCURACY = (
     *("Accuracies", "Candidates", "GroupAccuracy"),
-    *("accuracies", "group_accuracies", "mean_estimate"),
+    *("accuracies", "mean_estimate"),
 )
 __getattr__ = lazy_attributes(
     __name__, {name: f"accuracy:{name}" for name in _ACCURACY} | {"detect": "score_sets:detect"}

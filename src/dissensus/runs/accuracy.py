@@ -109,12 +109,10 @@ class Candidates:
 
 
 def accuracies(
-    ens: Ensemble | Candidates,
+    candidates: Candidates,
     x: Tensor,
     y: Tensor,
     *,
-    val: tuple[Tensor, Tensor] | None = None,
-    loader: Iterable[Any] | None = None,
     groups: Tensor | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
@@ -122,22 +120,14 @@ def accuracies(
 ) -> Accuracies:
     """Accuracy on shifted data ``(x, y)`` of every way to decide with an ensemble (ldr, A.2).
 
-    ``val`` is validation data, by which the greedy soup is chosen; without it there is none.
-    ``loader`` gives training batches, by which soups of networks with BatchNorm estimate their
-    statistics. ``groups`` ``[batch]`` are whole numbers; with them the result has the worst group
-    of each way (Table 8). For several shifted sets make ``Candidates.of(ens, val, loader)`` once.
+    ``candidates`` are ``Candidates.of(ens, val)``, made once for any number of sets. ``groups``
+    ``[batch]`` are whole numbers; with them the result has the worst group of each way (Table 8).
     Intervals are 95% bootstrap intervals over examples; that of an oracle ignores that the oracle
     was selected.
     """
-    if isinstance(ens, Candidates):
-        if val is not None or loader is not None:
-            raise ValueError("Candidates are made already; leave out val and loader")
-        candidates = ens
-    else:
-        candidates = Candidates.of(ens, val, loader)
     batches = [
-        candidates.correct(x[start : start + batch_size], y[start : start + batch_size])
-        for start in range(0, len(x), batch_size)
+        candidates.correct(*part)
+        for part in zip(x.split(batch_size), y.split(batch_size), strict=True)
     ]
     correct = {name: torch.cat([batch[name] for batch in batches], -1) for name in batches[0]}
     return summarize(correct, groups, candidates.greedy_members, bootstrap=bootstrap, seed=seed)
@@ -171,23 +161,6 @@ def summarize(
         }
     per_member = members.mean(1).tolist()
     return Accuracies(overall, worst, per_member, members.shape[1], list(greedy_members))
-
-
-def group_accuracies(
-    predicted: Tensor, targets: Tensor, groups: Tensor, *, bootstrap: int = 1000, seed: int = 0
-) -> GroupAccuracy:
-    """Accuracy by group of predicted labels ``[batch]``, with an interval for the worst one.
-
-    >>> labels, groups = torch.tensor([0, 1, 1, 0]), torch.tensor([7, 7, 9, 9])
-    >>> accuracy = group_accuracies(torch.tensor([0, 1, 1, 1]), labels, groups)
-    >>> accuracy.group, accuracy.worst.value, accuracy.by_group
-    (9, 0.5, {7: 1.0, 9: 0.5})
-    """
-    if predicted.shape != targets.shape or predicted.ndim != 1:
-        shapes = f"{tuple(predicted.shape)} and {tuple(targets.shape)}"
-        raise ValueError(f"predicted and targets must be labels [batch], got {shapes}")
-    _check_groups(groups, len(targets))
-    return _worst_group((predicted == targets).double(), groups, bootstrap, seed)
 
 
 def mean_estimate(values: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> Estimate:
