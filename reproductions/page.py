@@ -265,7 +265,7 @@ def _list_records(results: Sequence[Outcome]) -> tuple[list[str], list[list[str]
     rows = []
     for record in records.values():
         done = (
-            f"{len(record.cells)} of {record.planned}" if not record.complete else len(record.cells)
+            f"{len(record.cells)} of {record.planned}" if record.failed else len(record.cells)
         )
         options = " ".join(f"--set {key}={value}" for key, value in record.options.items())
         link = f"[{record.study}]({record.paper}/{record.study}.json)"
