@@ -264,9 +264,7 @@ def _list_records(results: Sequence[Outcome]) -> tuple[list[str], list[list[str]
     records: Mapping[str, StudyRecord] = {one.record.study: one.record for one in results}
     rows = []
     for record in records.values():
-        done = (
-            f"{len(record.cells)} of {record.planned}" if record.failed else len(record.cells)
-        )
+        done = f"{len(record.cells)} of {record.planned}" if record.failed else len(record.cells)
         options = " ".join(f"--set {key}={value}" for key, value in record.options.items())
         link = f"[{record.study}]({record.paper}/{record.study}.json)"
         hours = f"{record.seconds / 3600:.2g} h"
