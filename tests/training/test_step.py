@@ -31,7 +31,7 @@ def everything(trainer: Any, member: int) -> dict[str, Tensor]:
         own = trainer.members.optimizers[member].state()
         kept = {name: tensor.clone() for name, tensor in own.items()}
     else:
-        kept = {name: tensor[member].clone() for name, tensor in trainer.members.state().items()}
+        kept = {name: tensor[member].clone() for name, tensor in trainer.members.optimizer.state().items()}
     return {**rows(trainer.ens, member), **{f"optimizer.{name}": t for name, t in kept.items()}}
 
 

@@ -120,6 +120,16 @@ def places_of(stack: nn.Module) -> dict[str, str]:
     return places
 
 
+def with_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors with ``prefix`` in front of their names."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Those of the tensors whose names begin with ``prefix``, without it."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
 def hooked(module: nn.Module) -> bool:
     """Whether anything is called beside the module's own forward."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)

@@ -241,7 +241,7 @@ def train_once(
     assert isinstance(objective, Objective)
     trainer = Trainer(ens, objective, recipe)
     if moments is not None:
-        trainer.members.load(moments)
+        trainer.members.optimizer.load(moments)
     stream = make_stream(training.train, objective, None, None, recipe, ens.members, ens.device)
     meter = Meter(ens.members, ens.combine, own=stream.own_batches)
     with torch.random.fork_rng():
@@ -252,7 +252,7 @@ def train_once(
             if not np.isfinite(loss):
                 raise ValueError(f"the loss is {loss}; lower the learning rate")
             meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
-    return {"epoch": 1, "train": meter.record()}, trainer.members.state()
+    return {"epoch": 1, "train": meter.record()}, trainer.members.optimizer.state()
 
 
 def _split(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import with_prefix, without_prefix
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.objectives.gaussian import gaussian_errors
 from dissensus.outputs import Predictions, combined_log_probs, log_mean_exp
@@ -219,8 +220,7 @@ class Meter:
         for number, batch in enumerate(self.batches):
             own = {"outputs": batch.outputs, "targets": batch.targets}
             own |= {} if batch.weights is None else {"weights": batch.weights}
-            own |= {f"part.{name}": value for name, value in batch.parts.items()}
-            tensors |= {f"{number}.{name}": value for name, value in own.items()}
+            tensors |= with_prefix(f"{number}.", own | with_prefix("part.", batch.parts))
         plain = {name: value for name, value in self.sums.items() if name not in _BY_MEMBER}
         kept = [(batch.drawn, list(batch.parts)) for batch in self.batches]
         return tensors, {**plain, "kept": kept}
@@ -230,8 +230,7 @@ class Meter:
         self.sums = {name: value for name, value in plain.items() if name != "kept"}
         self.sums |= {name: tensors[name] for name in _BY_MEMBER}
         for number, (drawn, names) in enumerate(plain["kept"]):
-            start = f"{number}."
-            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            own = without_prefix(f"{number}.", tensors)
             own = {name: tensor.to(device) for name, tensor in own.items()}
             parts = {name: own[f"part.{name}"] for name in names}
             batch = MeterBatch(own["outputs"], own["targets"], drawn, parts, own.get("weights"))

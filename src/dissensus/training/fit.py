@@ -182,7 +182,7 @@ class Run:
             _check_metrics(record)
             if state.add(record, recipe):
                 self.checkpoints.keep_best()
-            self.trainer.members.advance("epoch", _scheduled_metric(record, recipe))
+            self.trainer.members.optimizer.advance("epoch", _scheduled_metric(record, recipe))
             metrics = _describe(record)
             bar.update(note=metrics)
             bar.log(f"{bar.title}: epoch {state.epoch}/{recipe.epochs}, {metrics}")
@@ -234,7 +234,7 @@ class Run:
         outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
         if not math.isfinite(terms.loss):
             raise _non_finite(self.objective, terms, state)
-        trainer.members.advance("batch")
+        trainer.members.optimizer.advance("batch")
         if self.hooks.steppers:
             self.hooks.step(state.epoch * batches + state.batch + 1, terms)
         return outputs, terms

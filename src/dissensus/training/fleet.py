@@ -23,8 +23,8 @@ from dissensus.training.batches import (
     shuffled,
 )
 from dissensus.training.evaluation import KEPT, check_task, judge, record_of
-from dissensus.training.optim import MemberOptimizer, clip_by_member
-from dissensus.training.shared_weights import SharingOptimizer
+from dissensus.training.optim import clip_by_member
+from dissensus.training.shared_weights import Backward, mean_gradients, stack_optimizer
 from dissensus.training.stream import ORDER, STRANGERS
 
 if TYPE_CHECKING:
@@ -61,16 +61,9 @@ class Fleet:
             for name in objectives[0].hyperparameters
         }
 
-    def _make_optimizer(self, part: slice) -> MemberOptimizer | SharingOptimizer:
-        def make(parameters: list[Tensor], settings: Any) -> MemberOptimizer:
-            return MemberOptimizer(settings, parameters, len(parameters[0]))
-
-        settings: Any = self.trainings[part.start].recipe.optimizer
-        parameters = self._part(self.tensors.values(), part)
-        if not self.shared:
-            return make(parameters, settings)
-        named = dict(zip(self.tensors, parameters, strict=True))
-        return SharingOptimizer(make, settings, named, self.stack)
+    def _make_optimizer(self, part: slice) -> Any:
+        named = dict(zip(self.tensors, self._part(self.tensors.values(), part), strict=True))
+        return stack_optimizer(self.trainings[part.start].recipe, named, self.stack)
 
     def _check(self, training: Training, outputs: Tensor) -> None:
         """Raise before any work if targets do not fit; ``outputs`` are those of one row."""
@@ -127,7 +120,7 @@ class Fleet:
 
     def _gradients(
         self, x: Tensor, extra: Tensor | None, y: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Sequence[Tensor]]:
         """Outputs, losses ``[ensembles]``, their parts, and gradients in the tensors' order."""
         (outputs, *unlabelled), backward = self._forward([x] if extra is None else [x, extra])
         objective = _objective(self.trainings[0])
@@ -135,22 +128,27 @@ class Fleet:
             objective, self.values, outputs, y, weights, *unlabelled
         )
         gradients = backward([slope * objective.step_scale(self.members) for slope in slopes])
-        for place, name in enumerate(self.tensors if self.shared else ()):
-            if name in self.shared:  # ∂W = (1/M) Σ_j ∂L_j/∂W, as in mean_gradients
-                gradients[place] = gradients[place] / self.members
         return outputs.detach(), terms.loss, terms.parts, gradients
 
-    def _forward(
-        self, inputs: list[Tensor]
-    ) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
+    def _forward(self, inputs: list[Tensor]) -> tuple[list[Tensor], Backward]:
         """Outputs ``[ensembles, members, batch, outputs]`` of each, and the way back."""
         if self.engine is not None:
-            flat, backward = self.engine.vjp(self.tensors, inputs)
-            each: list[Tensor] = [o.unflatten(0, (len(inputs[0]), self.members)) for o in flat]
-            return each, lambda slopes: backward([slope.flatten(0, 1) for slope in slopes])
-        leaves = {name: p.detach().requires_grad_() for name, p in self.tensors.items()}
-        outputs = [self._vmapped(leaves, x) for x in inputs]
-        return outputs, lambda g: list(torch.autograd.grad(outputs, list(leaves.values()), g))
+            flat, product = self.engine.vjp(self.tensors, inputs)
+            outputs = [o.unflatten(0, (len(inputs[0]), self.members)) for o in flat]
+
+            def backward(slopes: Sequence[Tensor]) -> Sequence[Tensor]:
+                return product([slope.flatten(0, 1) for slope in slopes])
+        else:
+            leaves = {name: p.detach().requires_grad_() for name, p in self.tensors.items()}
+            outputs = [self._vmapped(leaves, x) for x in inputs]
+
+            def backward(slopes: Sequence[Tensor]) -> Sequence[Tensor]:
+                return torch.autograd.grad(outputs, list(leaves.values()), slopes)
+
+        if not self.shared:
+            return outputs, backward
+        shared = [name in self.shared for name in self.tensors]
+        return outputs, mean_gradients(backward, shared, [True] * self.members)
 
     def _outputs(self, x: Tensor) -> Tensor:
         """``[ensembles, members, batch, outputs]`` for inputs ``[ensembles, batch, …]``."""

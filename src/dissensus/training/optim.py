@@ -19,9 +19,11 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from dissensus.ensemble.stack import with_prefix, without_prefix
 from dissensus.tools.guards import formula
 from dissensus.tools.specs import (
     check_name,
+    check_number,
     check_numbers,
     join_spec,
     number,
@@ -71,9 +73,7 @@ class Optimizer:
                 raise ValueError(f"{self.name}: {key} must be finite and at least 0, got {value}")
             object.__setattr__(self, key, values if several else values[0])
         for key in ("momentum", "beta1", "beta2"):
-            value = getattr(self, key)
-            if not 0 <= value < 1:
-                raise ValueError(f"{self.name}: {key} must lie in [0, 1), got {value}")
+            check_number(f"{self.name}: {key}", getattr(self, key), low=0, below=1)
         if self.nesterov and (self.name != "sgd" or not self.momentum):
             raise ValueError(f"{self.name}: nesterov needs sgd with a momentum greater than 0")
         check_numbers(self)
@@ -92,6 +92,11 @@ class Optimizer:
     def spec(self) -> str:
         """The string that :meth:`parse` turns back into this optimiser."""
         return join_spec(self.name, {key: getattr(self, key) for key in _keys(self.name)})
+
+    def of_members(self, chosen: Sequence[int], members: int) -> Optimizer:
+        """The same with the learning rates and weight decays of some of the members."""
+        lr, decay = (tuple(each[j] for j in chosen) for each in self.for_members(members))
+        return replace(self, lr=lr, weight_decay=decay)
 
     def for_members(self, members: int) -> tuple[list[float], list[float]]:
         """Learning rate and weight decay of each member."""
@@ -230,6 +235,25 @@ class MemberOptimizer:
             for index, tensor in enumerate(moments):
                 tensor.copy_(state[f"moment{slot}.{index}"])
         self.counts = [int(count) for count in state["counts"].tolist()]
+
+
+class OptimizerParts:
+    """Optimisers of some parts of an ensemble by name: of kinds of parameters, or of members."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def advance(self, every: str, metric: float = math.nan) -> None:
+        for part in self.parts.values():
+            part.advance(every, metric)
+
+    def state(self) -> dict[str, Tensor]:
+        states = (with_prefix(f"{name}.", part.state()) for name, part in self.parts.items())
+        return {name: tensor for state in states for name, tensor in state.items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, part in self.parts.items():
+            part.load(without_prefix(f"{name}.", state))
 
 
 def clip_by_member(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -124,12 +124,11 @@ class Recipe:
         """Whether optimiser and schedule are named ones, not classes or functions of torch."""
         return isinstance(self.optimizer, Optimizer) and isinstance(self.schedule, Schedule)
 
-    def for_member(self, member: int, members: int) -> Recipe:
-        """The recipe with the learning rate and weight decay of one member."""
+    def of_members(self, chosen: Sequence[int], members: int) -> Recipe:
+        """The recipe with the learning rates and weight decays of some of the members."""
         if not isinstance(self.optimizer, Optimizer):
             return self
-        lr, decay = (values[member] for values in self.optimizer.for_members(members))
-        return replace(self, optimizer=replace(self.optimizer, lr=lr, weight_decay=decay))
+        return replace(self, optimizer=self.optimizer.of_members(chosen, members))
 
     def scale(self, time: float) -> float:
         """The factor on the learning rate at ``time``, in epochs; schedulers of torch set it."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import with_prefix, without_prefix
 from dissensus.objectives import Objective
 from dissensus.tools.tabular import Tabular
 from dissensus.training.evaluation import Meter
@@ -190,15 +191,15 @@ class Checkpoints:
         state = RunState(**values)
         state.epochs = self.folder.keep_epochs(state.epoch)
         try:
-            self.ens.load_state_dict(_with_prefix(self.restored, "model."))
+            self.ens.load_state_dict(without_prefix("model.", self.restored))
         except RuntimeError as error:
             where = self.folder.path
             raise ValueError(
                 f"the checkpoint in {where} is of another ensemble: {error}"
             ) from error
-        self.best = _with_prefix(self.restored, "best.")
+        self.best = without_prefix("best.", self.restored)
         if not self.best and state.best_value is not None:  # the checkpoint's own are the best
-            self.best = _with_prefix(self.restored, "model.")
+            self.best = without_prefix("model.", self.restored)
         if state.execution:
             self.ens.execution = state.execution
         state.resume(self.recipe)
@@ -208,19 +209,19 @@ class Checkpoints:
         """Bring back moments and step counts."""
         if self.restored:
             try:
-                trainer.members.load(_with_prefix(self.restored, "optimizer."))
+                trainer.members.optimizer.load(without_prefix("optimizer.", self.restored))
             except KeyError as error:
                 raise ValueError(f"the checkpoint lacks the tensor {error}") from error
 
     def restore_meter(self, meter: Meter) -> None:
         """Bring back what the meter had seen of an epoch that was interrupted."""
         if self.state.meter is not None:
-            meter.load(_with_prefix(self.restored, "meter."), self.state.meter, self.ens.device)
+            meter.load(without_prefix("meter.", self.restored), self.state.meter, self.ens.device)
             self.state.meter = None
 
     def restore_randomness(self) -> dict[str, Tensor] | None:
         """The random numbers of the epoch that was interrupted; None at the start of one."""
-        saved = _with_prefix(self.restored, "random.") if self.state.batch else {}
+        saved = without_prefix("random.", self.restored) if self.state.batch else {}
         self.restored = {}  # used once
         return saved or None
 
@@ -236,19 +237,21 @@ class Checkpoints:
             self.folder.append(record)
             # Where the epoch is the best, the best weights are those of the model.
             best = self.best if self.state.best_epoch < self.state.epoch else {}
-            self._write(self.folder, trainer, _prefixed("best.", best))
+            self._write(self.folder, trainer, with_prefix("best.", best))
 
     def save_within_epoch(self, trainer: Trainer, meter: Meter) -> None:
         """Save in the middle of an epoch, with its metrics and random numbers so far."""
         if self.folder is not None:
             tensors, self.state.meter = meter.state()
-            more = _prefixed("best.", self.best) | _prefixed("meter.", tensors)
-            self._write(self.folder, trainer, more | _prefixed("random.", self.stream.randomness()))
+            more = with_prefix("best.", self.best) | with_prefix("meter.", tensors)
+            self._write(
+                self.folder, trainer, more | with_prefix("random.", self.stream.randomness())
+            )
             self.state.meter = None  # the epoch goes on with the meter that it has
 
     def _write(self, folder: RunFolder, trainer: Trainer, more: dict[str, Tensor]) -> None:
-        model = _prefixed("model.", self.ens.state_dict())
-        optimizer = _prefixed("optimizer.", trainer.members.state())
+        model = with_prefix("model.", self.ens.state_dict())
+        optimizer = with_prefix("optimizer.", trainer.members.optimizer.state())
         folder.save(model | optimizer | more, self.state.plain())
 
     def finish(self) -> History:
@@ -278,11 +281,3 @@ class Checkpoints:
     def _bytes_needed(self) -> int:
         """About what three checkpoints take: weights, best weights and two moments, each time."""
         return 12 * sum(int(t.nbytes) for t in self.ens.state_dict().values()) + 2**20
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}

@@ -8,35 +8,42 @@ do not decay: a member's weight is ``W ∘ s rᵀ``, which would decay three tim
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from dissensus.ensemble.adapters import kinds_of
-from dissensus.training.optim import MemberOptimizer, Optimizer
+from dissensus.ensemble.adapters import kinds_of, shared_names
+from dissensus.training.optim import MemberOptimizer, Optimizer, OptimizerParts, Schedule
 from dissensus.training.recipe import Recipe
-from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer
+from dissensus.training.torch_optim import (
+    OptimizerFactory,
+    TorchOptimizer,
+    TorchSchedule,
+    make_optimizer,
+)
 
 Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Settings = Optimizer | OptimizerFactory
-#: From parameters and their optimiser's settings to what steps them.
-Make = Callable[[list[Tensor], Settings], MemberOptimizer | TorchOptimizer]
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raise for settings that treat members apart, where they share weights."""
+def stack_optimizer(
+    recipe: Recipe, tensors: Mapping[str, Tensor], stack: nn.Module
+) -> MemberOptimizer | TorchOptimizer | SharingOptimizer:
+    """What steps ``tensors`` of ``stack``; members that share weights have one rate and decay."""
+    optimizer, schedule = recipe.optimizer, recipe.schedule
+    assert not isinstance(optimizer, str)
+    assert isinstance(schedule, Schedule | TorchSchedule)
+    if not shared_names(stack):
+        return make_optimizer(optimizer, schedule, list(tensors.values()))
     if recipe.freeze_patience is not None:
         raise ValueError("freeze_patience does not go with sharing='adapters'; use patience")
-    optimizer = recipe.optimizer
-    if isinstance(optimizer, Optimizer):
-        for name, value in (("lr", optimizer.lr), ("weight_decay", optimizer.weight_decay)):
-            if isinstance(value, tuple):
-                raise ValueError(
-                    f"with sharing='adapters' members share weights and so one {name}, got {value}"
-                )
+    for name in ("lr", "weight_decay") if isinstance(optimizer, Optimizer) else ():
+        if isinstance(value := getattr(optimizer, name), tuple):
+            raise ValueError(f"with sharing='adapters' members share one {name}, got {value}")
+    return SharingOptimizer(optimizer, schedule, tensors, stack)
 
 
 def mean_gradients(backward: Backward, shared: Sequence[bool], trained: Sequence[bool]) -> Backward:
@@ -62,29 +69,27 @@ def mean_gradients(backward: Backward, shared: Sequence[bool], trained: Sequence
     return averaged
 
 
-class SharingOptimizer:
-    """An optimiser for each kind of parameter: shared weights, adapters, and what else is own.
-
-    It stands for a ``MemberOptimizer`` of the same parameters, ``tensors`` of ``stack``.
-    """
+class SharingOptimizer(OptimizerParts):
+    """An optimiser for each kind of parameter: shared weights, adapters, and what else is own."""
 
     def __init__(
-        self, make: Make, settings: Settings, tensors: Mapping[str, Tensor], stack: nn.Module
+        self,
+        optimizer: Settings,
+        schedule: Schedule | TorchSchedule,
+        tensors: Mapping[str, Tensor],
+        stack: nn.Module,
     ) -> None:
+        super().__init__({})
         kinds = kinds_of(stack)
         self.places: dict[str, list[int]] = {}  # of the parameters of each kind
-        decays = not isinstance(settings, Optimizer) or settings.weight_decay != 0
+        decays = not isinstance(optimizer, Optimizer) or optimizer.weight_decay != 0
         for place, name in enumerate(tensors):
             kind = "own" if kinds[name] == "adapters" and not decays else kinds[name]
             self.places.setdefault(kind, []).append(place)
-        parameters = list(tensors.values())
-        self.parts: dict[str, MemberOptimizer | TorchOptimizer] = {
-            kind: make(
-                [parameters[place] for place in places],
-                _without_decay(settings) if kind == "adapters" else settings,
-            )
-            for kind, places in self.places.items()
-        }
+        settings = {"adapters": _without_decay(optimizer)}
+        for kind, places in self.places.items():
+            parameters = [list(tensors.values())[place] for place in places]
+            self.parts[kind] = make_optimizer(settings.get(kind, optimizer), schedule, parameters)
 
     def step(
         self, gradients: Sequence[Tensor], rows: Sequence[int] | None = None, scale: float = 1.0
@@ -94,35 +99,16 @@ class SharingOptimizer:
             own = [gradients[place] for place in self.places[kind]]
             optimizer.step(own, None if kind == "shared" else rows, scale)
 
-    def advance(self, every: str, metric: float = math.nan) -> None:
-        for optimizer in self.parts.values():
-            optimizer.advance(every, metric)
-
     def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> SharingOptimizer:
         """An optimiser of some ensembles of a fleet (all rows of each), continuing from here."""
-        selected = SharingOptimizer.__new__(SharingOptimizer)
-        selected.places, selected.parts = self.places, {}
-        parts = {k: part for k, part in self.parts.items() if isinstance(part, MemberOptimizer)}
-        members = max(part.members for part in parts.values())
-        for kind, part in parts.items():
+        selected = copy(self)
+        selected.parts = {}
+        members = max(part.members for part in self.parts.values())
+        for kind, part in self.parts.items():
             share = members // part.members  # members that have one row in common
             own = [parameters[place] for place in self.places[kind]]
             selected.parts[kind] = part.select(rows[::share] // share, own)
         return selected
-
-    def state(self) -> dict[str, Tensor]:
-        return {
-            f"{kind}.{name}": tensor
-            for kind, optimizer in self.parts.items()
-            for name, tensor in optimizer.state().items()
-        }
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        for kind, optimizer in self.parts.items():
-            start = f"{kind}."
-            optimizer.load(
-                {n.removeprefix(start): t for n, t in state.items() if n.startswith(start)}
-            )
 
 
 def _without_decay(settings: Settings) -> Settings:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,17 +20,13 @@ from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import fleet_value_and_gradient, value_and_gradient
-from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
+from dissensus.training.optim import OptimizerParts, clip_by_member
 from dissensus.training.recipe import Recipe
-from dissensus.training.shared_weights import SharingOptimizer, check_recipe, mean_gradients
+from dissensus.training.shared_weights import Backward, mean_gradients, stack_optimizer
 from dissensus.training.stream import TrainingBatch
-from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer, TorchSchedule
 
 #: Parts of an objective that need the outputs of several members on the same examples.
 _COMMON = ("ensemble_error", "diversity")
-
-#: From the gradients at outputs to those of parameters.
-Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class Trainer:
@@ -40,8 +34,7 @@ class Trainer:
 
     def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
         self.ens, self.objective, self.recipe = ens, objective, recipe
-        held = SeparateMembers if ens.stack is None else StackedMembers
-        self.members: HeldMembers = held(ens, recipe)
+        self.members = (SeparateMembers if ens.stack is None else StackedMembers)(ens, recipe)
 
     def step(
         self, batch: TrainingBatch, frozen: set[int], scale: float, *, check: bool
@@ -95,30 +88,6 @@ class Trainer:
         return Terms(terms.loss.mean(), parts), [gradient[:, 0] * scale]
 
 
-class HeldMembers(Protocol):
-    """The parameters of members, and the optimiser that updates them."""
-
-    def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
-        """Outputs of the drawn members for each of the batch's inputs, and the way back.
-
-        Running statistics change for trained members only.
-        """
-
-    def update(
-        self, gradients: Sequence[Tensor], drawn: list[int] | None, trained: set[int], scale: float
-    ) -> None:
-        """Step the ``trained`` ones of the drawn members, from what the way back returned."""
-
-    def advance(self, every: str, metric: float = math.nan) -> None:
-        """Step schedulers of torch after an epoch or a batch; ``metric`` is the epoch's."""
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's tensors."""
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what :meth:`state` returned."""
-
-
 class StackedMembers:
     """Members held as one stack ``[members, …]``.
 
@@ -134,30 +103,18 @@ class StackedMembers:
         self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
         if not self.parameters:
             raise ValueError("no parameter requires a gradient: there is nothing to train")
-        self.optimizer = self._make_optimizer()
+        self.optimizer = stack_optimizer(recipe, self.parameters, ens.stack)
         plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
         stacked = ens.resolved_execution() == "stacked"
         self.engine = engine_of(ens.stack) if plain and stacked else None
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
-    def _make_optimizer(self) -> MemberOptimizer | TorchOptimizer | SharingOptimizer:
-        ens, recipe = self.ens, self.recipe
-        if not ens.sharing:
-            return make_optimizer(recipe, list(self.parameters.values()), ens.members)
-        assert ens.stack is not None
-        check_recipe(recipe)
-        assert not isinstance(recipe.optimizer, str)
-
-        def make(
-            parameters: list[Tensor], settings: Optimizer | OptimizerFactory
-        ) -> MemberOptimizer | TorchOptimizer:
-            rows = len(parameters[0])
-            return make_optimizer(replace(recipe, optimizer=settings), parameters, rows)
-
-        return SharingOptimizer(make, recipe.optimizer, self.parameters, ens.stack)
-
     def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
+        """Outputs of the drawn members for each of the batch's inputs, and the way back.
+
+        Running statistics change for trained members only.
+        """
         outputs, backward = self._forward(batch, trained)
         if not self.ens.sharing:
             return outputs, backward
@@ -218,6 +175,7 @@ class StackedMembers:
     def update(
         self, gradients: Sequence[Tensor], drawn: list[int] | None, trained: set[int], scale: float
     ) -> None:
+        """Step the ``trained`` ones of the drawn members, from what the way back returned."""
         rows = range(self.ens.members) if drawn is None else drawn
         positions = [position for position, member in enumerate(rows) if member in trained]
         if not positions:
@@ -236,15 +194,6 @@ class StackedMembers:
         apart = {name: tensor.detach() for name, tensor in tensors.items()}
         return rows_of(apart, self.ens.shared, lambda tensor: tensor.index_select(0, index))
 
-    def state(self) -> dict[str, Tensor]:
-        return self.optimizer.state()
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self.optimizer.load(tensors)
-
-    def advance(self, every: str, metric: float = math.nan) -> None:
-        self.optimizer.advance(every, metric)
-
 
 class SeparateMembers:
     """Members held as modules of their own: one optimiser each, on stacks of one."""
@@ -255,11 +204,14 @@ class SeparateMembers:
         self.parameters = [[p for p in m.parameters() if p.requires_grad] for m in self.modules]
         if not any(self.parameters):
             raise ValueError("no parameter requires a gradient: there is nothing to train")
-        self.optimizers = []
-        for member, own in enumerate(self.parameters):
-            stacks = [p.detach()[None] for p in own]  # views: they share memory
-            alone = recipe.for_member(member, ens.members)
-            self.optimizers.append(make_optimizer(alone, stacks, 1))
+        optimizers = {}
+        for member, module in enumerate(self.modules):
+            named = {n: p for n, p in module.named_parameters() if p.requires_grad}
+            stacks = {n: p.detach()[None] for n, p in named.items()}  # views: they share memory
+            alone = recipe.of_members([member], ens.members)
+            if stacks:
+                optimizers[str(member)] = stack_optimizer(alone, stacks, module)
+        self.optimizer = OptimizerParts(optimizers)
 
     def forward(self, batch: TrainingBatch, trained: set[int]) -> tuple[list[Tensor], Backward]:
         inputs, own = batch.inputs(), batch.own
@@ -295,36 +247,7 @@ class SeparateMembers:
             own = [next(left)[None] for _ in self.parameters[member]]
             if self.recipe.clip is not None:
                 own = clip_by_member(own, self.recipe.clip)
-            self.optimizers[member].step(own, None, scale)
-
-    def state(self) -> dict[str, Tensor]:
-        return {
-            f"{member}.{name}": tensor
-            for member, optimizer in enumerate(self.optimizers)
-            for name, tensor in optimizer.state().items()
-        }
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        for member, optimizer in enumerate(self.optimizers):
-            start = f"{member}."
-            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-            optimizer.load(own)
-
-    def advance(self, every: str, metric: float = math.nan) -> None:
-        for optimizer in self.optimizers:
-            optimizer.advance(every, metric)
-
-
-def make_optimizer(
-    recipe: Recipe, parameters: list[Tensor], members: int
-) -> MemberOptimizer | TorchOptimizer:
-    """What steps stacked ``parameters``: the kernels of a named optimiser, or torch's own class."""
-    optimizer, schedule = recipe.optimizer, recipe.schedule
-    assert not isinstance(optimizer, str)
-    assert isinstance(schedule, Schedule | TorchSchedule)
-    if isinstance(optimizer, Optimizer) and isinstance(schedule, Schedule):
-        return MemberOptimizer(optimizer, parameters, members)
-    return TorchOptimizer(optimizer, schedule, parameters, members)
+            self.optimizer.parts[str(member)].step(own, None, scale)
 
 
 def _run_each(

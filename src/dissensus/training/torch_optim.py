@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dissensus.tools.import_paths import path_of
 from dissensus.tools.specs import check_choice, join_spec
-from dissensus.training.optim import Optimizer, Schedule
+from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule
 
 #: From the parameters of one member to its optimiser.
 OptimizerFactory = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -58,6 +58,18 @@ def describe(make: Any) -> str:
     if isinstance(make, functools.partial):
         return join_spec(describe(make.func), make.keywords)
     return path_of(make)
+
+
+def make_optimizer(
+    optimizer: OptimizerFactory | Optimizer,
+    schedule: Schedule | TorchSchedule,
+    parameters: list[Tensor],
+) -> MemberOptimizer | TorchOptimizer:
+    """What steps stacked ``parameters``: the kernels of a named optimiser, or torch's own class."""
+    members = len(parameters[0])
+    if isinstance(optimizer, Optimizer) and isinstance(schedule, Schedule):
+        return MemberOptimizer(optimizer, parameters, members)
+    return TorchOptimizer(optimizer, schedule, parameters, members)
 
 
 def make_torch(

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.ensemble.stack import put_tensors
+from dissensus.ensemble.stack import put_tensors, with_prefix, without_prefix
 from dissensus.objectives import Objective
 from dissensus.tools.files import lock_folder
 from dissensus.training.distributed.exchange import DistributedMeter, Exchange
@@ -214,9 +214,8 @@ class DistributedRun(Run):
 
     def _gather_members(self, *, everywhere: bool) -> Tensors:
         """The state of the ensemble that was given."""
-        state = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
-        whole = self.gather(state, everywhere=everywhere)
-        return {name.removeprefix("model."): tensor for name, tensor in whole.items()}
+        state = with_prefix("model.", self.ens.state_dict())
+        return without_prefix("model.", self.gather(state, everywhere=everywhere))
 
     def gather(self, tensors: Tensors, *, everywhere: bool) -> Tensors:
         """The tensors of all members, named as one process does; on the first rank, or on all."""

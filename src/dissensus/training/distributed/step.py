@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,6 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import value_and_gradient
 from dissensus.training.distributed.ranks import Communicator, Share
-from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.step import Trainer, autocast, single_precision
 from dissensus.training.stream import TrainingBatch
@@ -35,8 +33,7 @@ class DistributedTrainer(Trainer):
     """
 
     def __init__(self, run: DistributedRun, objective: Objective, recipe: Recipe) -> None:
-        own = replace(recipe, optimizer=_own_settings(recipe.optimizer, run))
-        super().__init__(run.ens, objective, own)
+        super().__init__(run.ens, objective, recipe.of_members(run.own, run.layout.members))
         self.run = run
 
     def step(
@@ -120,15 +117,6 @@ class DistributedTrainer(Trainer):
         link.all_reduce(flat, "gradients", link.data)
         parts = flat.split([gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
-
-
-def _own_settings(settings: Any, run: DistributedRun) -> Any:
-    """The optimiser with the learning rates and weight decays of this rank's members."""
-    if not isinstance(settings, Optimizer):
-        return settings
-    rates, decays = settings.for_members(run.layout.members)
-    lr, decay = (tuple(values[member] for member in run.own) for values in (rates, decays))
-    return replace(settings, lr=lr, weight_decay=decay)
 
 
 def _take(values: Tensor, rows: range) -> Tensor:
