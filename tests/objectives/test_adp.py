@@ -127,7 +127,7 @@ def test_alpha_for_and_target_probability_are_inverse(
 
 def test_bad_sizes_and_probabilities_are_refused() -> None:
     for bad in (0.1, 0.05, 1.0, 1.5, math.nan):
-        with pytest.raises(ValueError, match=r"between 1 / classes = 0.1 and 1, got"):
+        with pytest.raises(ValueError, match=r"target_probability must be in \(0.1, 1\), got"):
             alpha_for(bad, members=3, classes=10)
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="alpha must be a finite number greater than 0, got"):
@@ -141,9 +141,6 @@ def test_bad_sizes_and_probabilities_are_refused() -> None:
         ADP(temperature=0.0)
     with pytest.raises(ValueError, match="alpha must be a finite number of at least 0, got -1"):
         ADP(alpha=-1)
-
-
-# ---- numbers at the edge ------------------------------------------------------------------------
 
 
 # ---- Jensen–Shannon as the diversity (Appendix B.1) ---------------------------------------------

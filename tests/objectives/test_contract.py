@@ -1,5 +1,8 @@
 """What holds for every objective, run over every entry of ``OBJECTIVES`` (see ``cases.py``)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -115,34 +118,6 @@ def test_gradcheck(case: Case) -> None:
 
     assert torch.autograd.gradcheck(terms, leaves)
     assert torch.autograd.gradgradcheck(terms, leaves, fast_mode=True)
-
-
-@every_case
-def test_second_derivatives(case: Case) -> None:
-    # Where something is a constant for the gradient, gradgradcheck cannot hold: the curvature of
-    # the slow loop, with that constant held, can.
-    inputs = case.inputs(members=2, batch=2, weighted=True, seed=3)
-    objective = case.build(2)
-    name = "outputs" if inputs.disagreement is None else "disagreement"
-    point = getattr(inputs, name)
-
-    def loss(values: Tensor) -> Tensor:
-        moved = inputs._replace(**{name: values})
-        return objective.evaluate(moved.outputs, moved.targets, **moved.extra()).loss
-
-    hessian = torch.func.jacrev(torch.func.grad(loss))(point)
-    hessian = hessian.reshape(point.numel(), point.numel())
-    close(hessian, hessian.T, atol=1e-9)
-    close(torch.autograd.functional.hessian(loss, point).reshape(hessian.shape), hessian)
-    step, middle = 1e-4, case.slow(inputs, held=point.numpy())[0]
-    for i in range(0, point.numel(), 3):
-        sides = []
-        for sign in (1, -1):
-            moved = point.clone()
-            moved.view(-1)[i] += sign * step
-            sides.append(case.slow(inputs._replace(**{name: moved}), held=point.numpy())[0])
-        close(hessian[i, i], (sum(sides) - 2 * middle) / step**2, rtol=1e-3, atol=2e-5)
-    assert float(hessian.abs().max()) > 1e-3
 
 
 # ---- members ------------------------------------------------------------------------------------
@@ -400,73 +375,35 @@ def test_no_hidden_randomness_and_inputs_stay_as_they_are(case: Case) -> None:
 # ---- what is refused, in words ------------------------------------------------------------------
 
 
-def refused(case: Case, text: str, **changes: Tensor | None) -> None:
-    with pytest.raises(ValueError, match=text):
-        call(case.build(3), case.inputs()._replace(**changes))
+BAD: list[tuple[str, Callable[[Inputs], Any], str]] = [
+    ("outputs", lambda good: good.outputs[0], r"must be \[members, batch, .*; for one model pass"),
+    ("outputs", lambda good: good.outputs[:, :0], r"must be \[members, batch, \w+\], got \(3, 0"),
+    ("outputs", lambda good: good.outputs.long(), "must be floating point, got torch.int64"),
+    ("outputs", lambda good: good.outputs.numpy(), "must be a torch.Tensor, got ndarray"),
+    ("targets", lambda good: good.targets[:3], r"got \(3,"),
+    ("weights", lambda good: torch.full((3,), 2 / 3), "must sum to 1, got a smallest of 0.6667"),
+    ("weights", lambda good: torch.tensor([1.2, -0.2, 0.0]), "weights must not be negative"),
+    ("weights", lambda good: torch.tensor([0.5, 0.5]), r"must be \[members\] = \(3,\)"),
+    ("weights", lambda good: torch.tensor([0.5, torch.nan, 0.5]), "weights must be finite"),
+    ("weights", lambda good: torch.full((3,), 1 / 3, requires_grad=True), "pass weights.detach"),
+]
+BAD_LABELS: list[tuple[Any, str]] = [
+    (torch.tensor([0, 5, 1, 2]), r"labels must lie in \[0, 5\), got values from 0 to 5"),
+    (torch.tensor([0, -1, 1, 2]), "values from -1 to 2"),
+    (torch.full((4, 5), 0.4).double(), "soft targets must be prob.*sums from 2 to 2|needs integer"),
+]
 
 
 @every_case
-def test_bad_outputs_targets_and_weights_are_refused(case: Case) -> None:
-    good = case.inputs().outputs
-    name = "outputs" if case.regression else "logits"
-    got = rf"got \(4, {good.shape[2]}\); for one model pass"
-    refused(case, rf"{name} must be \[members, batch, .*\], {got}", outputs=good[0])
-    refused(case, rf"{name} must be \[members, batch, \w+\], got \(3, 0", outputs=good[:, :0])
-    refused(case, f"{name} must be floating point, got torch.int64", outputs=good.long())
-    refused(case, f"{name} must be a torch.Tensor, got ndarray", outputs=good.numpy())
-    if not case.regression:
-        refused(case, "logits must have two classes", outputs=good[..., :1])
-
-    bad_weights(case)
-    bad_targets(case)
-
-
-def bad_targets(case: Case) -> None:
-    good = case.inputs()
-    if case.regression:
-        refused(case, r"regression targets must be \[batch, outputs\] = \(4, 5\), got \(4,\)",
-                targets=good.targets[:, 0])  # fmt: skip
-        refused(case, "must be floating point, got torch.int64", targets=good.targets.long())
-        return
-    refused(case, r"labels must lie in \[0, 5\), got values from 0 to 5",
-            targets=torch.tensor([0, 5, 1, 2]))  # fmt: skip
-    refused(case, "values from -1 to 2", targets=torch.tensor([0, -1, 1, 2]))
-    refused(
-        case, r"targets must be \[batch\] = \(4,\), got \(3,\)", targets=torch.tensor([0, 1, 2])
-    )
-    soft = torch.full((4, 5), 0.2, dtype=torch.float64)
-    if case.soft_labels:
-        refused(case, "soft targets must be probabilities.*sums from 2 to 2", targets=2 * soft)
+def test_bad_inputs_are_refused(case: Case) -> None:
+    good, needs = case.inputs(), case.objective.needs_disagreement
+    bad = [(name, change(good), text) for name, change, text in BAD]
+    bad += [("targets", labels, text) for labels, text in BAD_LABELS if not case.regression]
+    if needs:
+        bad.append(("disagreement", None, "needs disagreement=, the members' outputs"))
+        bad.append(("disagreement", good.disagreement[:2], r"\[3, batch, 5\], got .* \[2, 5, 5\]"))
     else:
-        refused(case, "needs integer class labels, got torch.float64", targets=soft)
-
-
-def bad_weights(case: Case) -> None:
-    third = torch.full((3,), 1 / 3)
-    refused(case, "must sum to 1, got a smallest of 0.6667 and a sum of 2; pass", weights=2 * third)
-    refused(case, "weights must not be negative", weights=torch.tensor([1.2, -0.2, 0.0]))
-    refused(case, r"weights must be \[members\] = \(3,\), got \(2,\)",
-            weights=torch.tensor([0.5, 0.5]))  # fmt: skip
-    refused(case, "weights must be finite", weights=torch.tensor([0.5, torch.nan, 0.5]))
-
-
-@every_case
-def test_disagreement_is_taken_where_needed_and_nowhere_else(case: Case) -> None:
-    name = type(case.objective).__name__
-    good = case.inputs()
-    if not case.objective.needs_disagreement:
-        refused(case, f"{name} takes no disagreement data", disagreement=good.outputs)
-        return
-    refused(case, f"{name} needs disagreement=, the members' outputs on unlabelled data",
-            disagreement=None)  # fmt: skip
-    refused(case, r"disagreement must be \[3, batch, 5\], got .* \[2, 5, 5\]",
-            disagreement=good.disagreement[:2])  # fmt: skip
-    refused(
-        case, r"must be \[members, batch, \w+\], got \(3, 0", disagreement=good.disagreement[:, :0]
-    )
-
-
-def test_weights_that_want_a_gradient_are_refused() -> None:
-    weights = torch.full((3,), 1 / 3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"weights get no gradient .* pass weights.detach\(\)"):
-        OBJECTIVES["independent"]()(torch.zeros(3, 4, 5), torch.zeros(4).long(), weights=weights)
+        bad.append(("disagreement", good.outputs, "takes no disagreement data"))
+    for name, value, text in bad:
+        with pytest.raises(ValueError, match=text):
+            call(case.build(3), good._replace(**{name: value}))

@@ -6,10 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
-import dissensus as ds
 from dissensus.objectives import (
     Augmented,
     Independent,
@@ -139,24 +138,3 @@ def test_a_subclass_with_another_formula_is_not_fused() -> None:
     terms, (gradient,) = value_and_gradient(Own(), logits, labels)
     assert_close(terms.loss, 2 * Joint()(logits, labels).loss)
     assert_close(gradient, 2 * plain(Joint(), logits, labels)[1][0])
-
-
-@pytest.mark.parametrize("spec", ["independent:label_smoothing=0.1", "augmented:combine=score"])
-def test_training_by_the_formula_comes_to_the_same_numbers(
-    monkeypatch: pytest.MonkeyPatch, spec: str
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(96, 6, generator=generator)
-    y = (x[:, :4] + 0.3 * torch.randn(96, 4, generator=generator)).argmax(-1)
-
-    def train() -> tuple[list[dict], Tensor]:
-        ens = ds.Ensemble(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), 3)
-        history = ds.fit(ens, (x, y), spec, epochs=4, batch_size=32, progress=False)
-        return history.epochs, ens.predict(x)
-
-    epochs, probs = train()
-    monkeypatch.setattr(fast, "_fused", lambda *_: None)
-    slow_epochs, slow_probs = train()
-    assert_close(probs, slow_probs, rtol=1e-4, atol=1e-5)
-    for one, other in zip(epochs, slow_epochs, strict=True):
-        assert_close(one["train"], other["train"], rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from dissensus.objectives import (
     LearnerDropout,
     Sequential,
 )
-from dissensus.objectives.disagreement import a2d_pairs
 
 
 def draw(members: int = 4, batch: int = 5, classes: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,17 +88,6 @@ def test_an_inner_objective_that_draws_draws_from_those_left() -> None:
         LearnerDropout(0.4, LDR(active=4)).sample_members(5)
 
 
-def test_bad_dropout_is_refused() -> None:
-    with pytest.raises(ValueError, match="drop=1 of 5 members leaves none to train"):
-        LearnerDropout(1.0).sample_members(5)
-    with pytest.raises(ValueError, match=r"drop must be a finite number in \[0, 1\], got 1.5"):
-        LearnerDropout(1.5)
-    with pytest.raises(ValueError, match=r"objective must be one such as .*, got str"):
-        LearnerDropout(0.2, "joint")
-    with pytest.raises(ValueError, match="must train all members at once, got Sequential"):
-        LearnerDropout(0.2, Sequential())
-
-
 # ---- one member after the other -----------------------------------------------------------------
 
 
@@ -122,32 +111,17 @@ def test_only_the_member_of_the_stage_gets_gradient(stage: int) -> None:
     assert objective.trained_members(list(range(stage + 1))) == [stage]
 
 
-def test_each_stage_disagrees_with_all_members_before_it() -> None:
-    outputs, labels, disagreement = draw(members=4)
-    pairs = a2d_pairs(disagreement.log_softmax(-1)).mean(-1)
-    both = (pairs + pairs.T) / 2
-    for stage in (1, 2, 3):
-        terms = Sequential(stage, A2D(3.0))(
-            outputs[: stage + 1], labels, disagreement=disagreement[: stage + 1]
-        )
-        wanted = both[stage, :stage].mean()
-        ce = torch.nn.functional.cross_entropy(outputs[stage], labels)
-        assert_close(terms.parts["disagreement"], wanted)
-        assert_close(terms.loss, ce + 3.0 * wanted)
-    # Two members: the pair is the whole of A2D's term, and the CE that of the second alone.
-    joint = A2D(3.0)(outputs[:2], labels, disagreement=disagreement[:2]).parts
-    two = Sequential(1, A2D(3.0))(outputs[:2], labels, disagreement=disagreement[:2]).parts
-    assert_close(two["disagreement"], joint["disagreement"])
-
-
-def test_bad_stages_are_refused() -> None:
-    outputs, labels, disagreement = draw(members=3)
-    with pytest.raises(ValueError, match="stage 1 takes 2 members, got 3"):
-        Sequential(1)(outputs, labels, disagreement=disagreement)
-    with pytest.raises(ValueError, match="there is no stage 3 with 3 members"):
-        Sequential(3).sample_members(3)
-    for bad in (-1, 1.0, True):
-        with pytest.raises(ValueError, match="stage must be an integer of at least 0, got"):
-            Sequential(bad)
-    with pytest.raises(ValueError, match="Sequential: objective must be A2D, got Joint"):
-        Sequential(1, Joint())
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: LearnerDropout(1.0).sample_members(5), "drop=1 of 5 members leaves none to train"),
+        (lambda: LearnerDropout(0.2, "joint"), r"objective must be one such as .*, got str"),
+        (lambda: LearnerDropout(0.2, Sequential()), "must train all members at once"),
+        (lambda: Sequential(3).sample_members(3), "there is no stage 3 with 3 members"),
+        (lambda: Sequential(1).check(*draw(3)[:2]), "stage 1 takes 2 members, got 3"),
+        (lambda: Sequential(1, Joint()), "Sequential: objective must be A2D, got Joint"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import without_prefix
 from dissensus.objectives import A2D, ADP, LDR, Independent, LearnerDropout, Objective, Sequential
 from dissensus.training import Recipe, fit
 from dissensus.training.step import SeparateMembers, Trainer
@@ -27,11 +28,11 @@ def ensemble(kind: str) -> Ensemble:
 
 def everything(trainer: Any, member: int) -> dict[str, Tensor]:
     """Weights, statistics, moments and step count of a member, copied."""
+    moments = trainer.members.optimizer.state()
     if isinstance(trainer.members, SeparateMembers):
-        own = trainer.members.optimizers[member].state()
-        kept = {name: tensor.clone() for name, tensor in own.items()}
+        kept = without_prefix(f"{member}.", {n: t.clone() for n, t in moments.items()})
     else:
-        kept = {name: tensor[member].clone() for name, tensor in trainer.members.optimizer.state().items()}
+        kept = {name: tensor[member].clone() for name, tensor in moments.items()}
     return {**rows(trainer.ens, member), **{f"optimizer.{name}": t for name, t in kept.items()}}
 
 

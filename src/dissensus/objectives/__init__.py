@@ -15,8 +15,7 @@ from typing import Any
 
 from dissensus.objectives.adp import ADP, JSD, alpha_for, target_probability
 from dissensus.objectives.base import Objective, Terms
-from dissensus.objectives.disagreement import A2D, DivDis
-from dissensus.objectives.functions import FunctionObjective
+from dissensus.objectives.disagreement import A2D, DivDis, Repulsion
 from dissensus.objectives.gaussian import Gaussian, gaussian_moments
 from dissensus.objectives.interpolation import (
     GNCL,
@@ -29,8 +28,7 @@ from dissensus.objectives.interpolation import (
     equivalent_beta,
 )
 from dissensus.objectives.ldr import LDR, hardness_weights
-from dissensus.objectives.repulsion import Repulsion
-from dissensus.objectives.wrappers import LearnerDropout, Sequential
+from dissensus.objectives.wrappers import FunctionObjective, LearnerDropout, Sequential
 from dissensus.tools.guards import guarded
 from dissensus.tools.import_paths import path_of, resolve
 from dissensus.tools.specs import parse_spec, read_settings, spec_of, split_spec

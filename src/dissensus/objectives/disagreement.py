@@ -1,8 +1,8 @@
-"""A2D and DivDis: members that disagree on unlabelled data, and the pair terms that they share.
+"""A2D, DivDis and Repulsion: members that disagree on unlabelled data, and their pair terms.
 
-Both add to the members' cross-entropy a term over every pair of members, on outputs for unlabelled
-data that should be unlike the training data (ldr, Eq. 1 and 2). ``LDR`` uses the same pair terms on
-hard *training* examples instead, so each is a function that can weigh examples.
+A2D and DivDis add to the members' cross-entropy a term over every pair of members, on outputs for
+unlabelled data that should be unlike the training data (ldr, Eq. 1 and 2). ``LDR`` uses the same
+pair terms on hard *training* examples instead, so each is a function that can weigh examples.
 
 Differs from the paper: Equation 2 of ldr divides a sum over pairs m < l by M (M − 1), which is half
 their mean; its Appendix A.13 uses the mean. Here it is always the **mean over pairs**.
@@ -19,32 +19,25 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.diversity import entropy
-from dissensus.losses import mean_cross_entropy
+from dissensus.losses import LOSSES, check_loss_inputs, mean_cross_entropy
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import check_logits, check_targets, weighted_mean
-
-
-def a2d_pair(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
-    """``−log(p_ŷ (1 − q_ŷ) + q_ŷ (1 − p_ŷ))`` with ŷ the class that p predicts (ldr, Eq. 3).
-
-    For two members' log-probabilities ``[batch, classes]``; both get gradient. It is 0 where one is
-    sure of a class that the other excludes. ∂/∂q_ŷ has the sign of 2 p_ŷ − 1: where p_ŷ < ½ a
-    descent *raises* q_ŷ, the same class as p predicts. Total variation may still rise there, as
-    the probability of whoever is surer rises faster; ``results/ldr.md``, *flow*, has measurements.
-
-    >>> sure, unlike = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]])
-    >>> a2d_pair(sure.log().clamp_min(-99), unlike.log())          # −log ¾
-    tensor([0.2877])
-    """
-    both = torch.stack([log_probs, other_log_probs])
-    return a2d_pairs(both)[0, 1]
 
 
 def a2d_pairs(log_probs: Tensor) -> Tensor:
     """Eq. 3 of ldr for every ordered pair, ``[members, members, batch]``; ``[m, l]`` is at ŷ of m.
 
+    ``−log(p_ŷ (1 − q_ŷ) + q_ŷ (1 − p_ŷ))`` with ŷ the class that p predicts. It is 0 where one is
+    sure of a class that the other excludes. ∂/∂q_ŷ has the sign of 2 p_ŷ − 1: where p_ŷ < ½ a
+    descent *raises* q_ŷ, the same class as p predicts. Total variation may still rise there, as
+    the probability of whoever is surer rises faster; ``results/ldr.md``, *flow*, has measurements.
+
     Stable: where ŷ is also the other member's top class, log(1 − q_ŷ) is the log-sum-exp of its
     remaining log-probabilities; elsewhere q_ŷ ≤ ½ and log1p(−q_ŷ) loses nothing. No epsilon.
+
+    >>> sure, unlike = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]])
+    >>> a2d_pairs(torch.stack([sure, unlike]).log().clamp_min(-99))[0, 1]          # −log ¾
+    tensor([0.2877])
     """
     top = log_probs.argmax(-1)  # ŷ of every member, [members, batch]
     # log(1 − p_ŷ) at its own ŷ
@@ -244,3 +237,40 @@ class DivDis(_Disagreement):
         if self.prior is None:
             return like.new_full((classes,), -math.log(classes))
         return like.new_tensor(self.prior).log()
+
+
+@dataclass(frozen=True)
+class Repulsion(Objective):
+    """What A2D is for classes: members predict alike on the data, and apart on unlabelled inputs.
+
+    ``mean_m ‖f_m − y‖² + λ s² · mean over pairs of exp(−‖f_m(u) − f_l(u)‖² / 2 s²)``, u being the
+    unlabelled inputs (strangers) and s, ``scale``, the deviation of the targets: 1 where these are
+    standardised. Where members are close, the term is s² − ‖f_m − f_l‖² / 2, the reward of negative
+    correlation learning. That one has no bound, and on inputs without targets nothing would hold
+    members back; this one is between 0 and s² and lets go of members that are s apart. It is the
+    repulsion of D'Angelo and Fortuin (2021) in function space, with a kernel of fixed width.
+
+    >>> outputs, apart = torch.zeros(2, 1, 1), torch.tensor([[[0.0]], [[2.0]]])
+    >>> terms = Repulsion()(outputs, torch.ones(1, 1), disagreement=apart)
+    >>> terms.parts["member_error"], terms.parts["disagreement"]                        # 1, e⁻²
+    (tensor(1.), tensor(0.1353))
+    """
+
+    needs_disagreement = True
+    hyperparameters = ("strength", "scale")
+
+    strength: float = number(1.0, low=0.0)
+    scale: float = number(1.0, above=0.0)
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        check_loss_inputs(outputs, targets, "mse", finite=False)
+
+    def terms(
+        self, outputs: Tensor, targets: Tensor, disagreement: Tensor, weights: Tensor | None = None
+    ) -> Terms:
+        error = weighted_mean(LOSSES["mse"].function(outputs, targets), weights).mean()
+        square = self.scale**2
+        distances = (disagreement[:, None] - disagreement).square().sum(-1)  # [m, l, batch]
+        kernel = torch.exp(-distances / (2 * square)).mean(-1)
+        term = square * mean_over_pairs(kernel, weights)
+        return Terms(error + self.strength * term, {"member_error": error, "disagreement": term})

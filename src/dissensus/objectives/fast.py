@@ -48,14 +48,14 @@ def value_and_gradient(
     tensor([[-0.3750,  0.1250,  0.1250,  0.1250]])
     """
     with torch.no_grad():
-        fused = _fused(objective, outputs, targets, weights, example_weights)
+        fused = _fused(objective, outputs, targets, disagreement, weights, example_weights)
     if fused is not None:
         return fused[0], [fused[1]]
 
     def evaluate(outputs: Tensor, disagreement: Tensor | None = None) -> Terms:
         return objective.evaluate(outputs, targets, disagreement, weights, example_weights)
 
-    return _differentiate(evaluate, outputs, *[] if disagreement is None else [disagreement])
+    return _differentiate(evaluate, outputs, disagreement)
 
 
 def fleet_value_and_gradient(
@@ -72,31 +72,33 @@ def fleet_value_and_gradient(
     disagreement and ``values``, the hyperparameters by name, have the ensembles as first axis too.
     Loss and parts are ``[ensembles]``.
     """
-    others = [targets] if example_weights is None else [targets, example_weights]
+    given = {"targets": targets}
+    given |= {} if example_weights is None else {"example_weights": example_weights}
 
-    def fused(values: dict[str, Tensor], z: Tensor, y: Tensor, *examples: Tensor) -> Any:
-        return _fused(objective.with_values(**values), z, y, None, *examples or [None]) or ()
+    def fused(values: dict[str, Tensor], outputs: Tensor, given: dict[str, Tensor]) -> Any:
+        return _fused(objective.with_values(**values), outputs, **given) or ()
 
-    def formula(values: dict[str, Tensor], z: Tensor, y: Tensor, *examples: Tensor) -> Terms:
-        return objective.with_values(**values).evaluate(z, y, None, None, *examples)
+    def formula(values: dict[str, Tensor], outputs: Tensor, given: dict[str, Tensor]) -> Terms:
+        return objective.with_values(**values).evaluate(outputs, **given)
 
-    def disagreeing(values: dict[str, Tensor], z: Tensor, extra: Tensor, y: Tensor) -> Terms:
-        return objective.with_values(**values).evaluate(z, y, extra)
-
-    if disagreement is not None:
-        return _differentiate(
-            lambda z, extra: vmap(disagreeing)(values, z, extra, targets), outputs, disagreement
-        )
     with torch.no_grad():
-        terms_and_gradient = vmap(fused)(values, outputs, *others)
+        terms_and_gradient = vmap(fused)(values, outputs, given)
     if terms_and_gradient:
         return terms_and_gradient[0], [terms_and_gradient[1]]
-    return _differentiate(lambda z: vmap(formula)(values, z, *others), outputs)
+
+    def evaluate(outputs: Tensor, disagreement: Tensor | None = None) -> Terms:
+        extra = {} if disagreement is None else {"disagreement": disagreement}
+        terms: Terms = vmap(formula)(values, outputs, given | extra)
+        return terms
+
+    return _differentiate(evaluate, outputs, disagreement)
 
 
-def _differentiate(evaluate: Callable[..., Terms], *outputs: Tensor) -> tuple[Terms, list[Tensor]]:
+def _differentiate(
+    evaluate: Callable[..., Terms], *outputs: Tensor | None
+) -> tuple[Terms, list[Tensor]]:
     """Terms and gradients by autograd; no ensemble's loss depends on another one's outputs."""
-    leaves = [x.detach().requires_grad_() for x in outputs]
+    leaves = [x.detach().requires_grad_() for x in outputs if x is not None]
     with torch.enable_grad():
         loss, parts = evaluate(*leaves)
     gradients = torch.autograd.grad(
@@ -110,7 +112,14 @@ def _differentiate(evaluate: Callable[..., Terms], *outputs: Tensor) -> tuple[Te
 _WRITTEN_OUT = (Independent, Joint, Augmented)
 
 
-def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *weights: Any) -> Fused | None:
+def _fused(
+    objective: Objective,
+    outputs: Tensor,
+    targets: Tensor,
+    disagreement: Tensor | None = None,
+    weights: Tensor | None = None,
+    example_weights: Tensor | None = None,
+) -> Fused | None:
     """Terms and gradient where they are written out for the objective's settings, else None."""
     while isinstance(objective, LearnerDropout):
         objective = objective.objective
@@ -119,46 +128,47 @@ def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *weights: Any
     assert isinstance(objective, Interpolation)
     loss, smoothing, combine = objective.loss, objective.label_smoothing, objective.combine
     beta = objective.beta if isinstance(objective, Augmented) else float(type(objective) is Joint)
+    counts = weights, example_weights
     labelled = loss == "cross_entropy" and targets.ndim == 1  # soft labels take the formula
     if loss == "mse":
-        member, ensemble, slope = _squared_error(beta, outputs, targets, *weights)
+        member, ensemble, slope = _squared_error(beta, outputs, targets, counts)
     elif labelled and not smoothing:
-        member, ensemble, slope = _cross_entropy(beta, combine, outputs, targets, *weights)
+        member, ensemble, slope = _cross_entropy(beta, combine, outputs, targets, counts)
     elif labelled and isinstance(objective, Independent):
-        member, ensemble, slope = _smoothed(smoothing, combine, outputs, targets, *weights)
+        member, ensemble, slope = _smoothed(smoothing, combine, outputs, targets, counts)
     else:
         return None
     return error_terms((1 - beta) * member + beta * ensemble, member, ensemble), slope
 
 
 # ---- (1 − β) mean ERR + β ERR (collusion, Eq. 2) ------------------------------------------------
-# Each returns mean ERR, ERR, and the gradient of their interpolation.
 
 #: The terms, and the gradient of the loss at the outputs.
 Fused = tuple[Terms, Tensor]
 
 Share = float | Tensor  # a number where all count the same
 
+#: Mean ERR, ERR, and the gradient of their interpolation.
+Slopes = tuple[Tensor, Tensor, Tensor]
+
+#: Weights of members and of examples, if any.
+Counts = tuple[Tensor | None, Tensor | None]
+
 
 def _cross_entropy(
-    beta: Share,
-    combine: str | None,
-    logits: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    example_weights: Tensor | None,
+    beta: Share, combine: str | None, logits: Tensor, labels: Tensor, counts: Counts
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``−log p_j(y)`` and ``−log p̄(y)``; the slope of the softmax is ``p − y``."""
-    member, example = _shares(logits, weights, example_weights)
+    member, example = _shares(logits, *counts)
     index = labels.long().expand(logits.shape[:2])[..., None]
     log_probs = log_softmax(logits, -1)
     log_true, slope = log_probs.gather(-1, index), log_probs.exp()
     if combine == "score":
-        log_mean = log_softmax(weighted_mean(logits, weights), -1)
+        log_mean = log_softmax(weighted_mean(logits, counts[0]), -1)
         error, share = -log_mean.gather(-1, index[0]), member * example
         slope = (1 - beta) * slope + beta * log_mean.exp()
     else:
-        error, scores = -log_mean_exp(log_true, weights), log_true
+        error, scores = -log_mean_exp(log_true, counts[0]), log_true
         if isinstance(member, Tensor):
             scores = scores + member.log()
         # ∂ERR / ∂ log p_j(y) is −w_j p_j / p̄, a softmax over members.
@@ -168,22 +178,17 @@ def _cross_entropy(
 
 
 def _smoothed(
-    smoothing: float,
-    combine: str | None,
-    logits: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    example_weights: Tensor | None,
+    smoothing: float, combine: str | None, logits: Tensor, labels: Tensor, counts: Counts
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same for β = 0 with labels ``(1 − s) y + s / classes``."""
-    member, example = _shares(logits, weights, example_weights)
+    member, example = _shares(logits, *counts)
     s, classes, share = smoothing, logits.shape[-1], member * example
     index = labels.long().expand(logits.shape[:2])[..., None]
     log_probs = log_softmax(logits, -1)
     if combine == "score":
-        log_mean = log_softmax(weighted_mean(logits, weights), -1)
+        log_mean = log_softmax(weighted_mean(logits, counts[0]), -1)
     else:
-        log_mean = log_mean_exp(log_probs, weights)
+        log_mean = log_mean_exp(log_probs, counts[0])
     each = (1 - s) * log_probs.gather(-1, index) + s * log_probs.mean(-1, keepdim=True)
     mean = (1 - s) * log_mean.gather(-1, index[0]) + s * log_mean.mean(-1, keepdim=True)
     slope = log_probs.exp() - s / classes
@@ -192,15 +197,11 @@ def _smoothed(
 
 
 def _squared_error(
-    beta: Share,
-    outputs: Tensor,
-    targets: Tensor,
-    weights: Tensor | None,
-    example_weights: Tensor | None,
+    beta: Share, outputs: Tensor, targets: Tensor, counts: Counts
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``‖f_j − y‖²`` and ``‖f̄ − y‖²``, whose slopes are 2 (f_j − y) and 2 (f̄ − y)."""
-    share, example = _shares(outputs, weights, example_weights)
-    away, mean = outputs - targets, weighted_mean(outputs, weights) - targets
+    share, example = _shares(outputs, *counts)
+    away, mean = outputs - targets, weighted_mean(outputs, counts[0]) - targets
     slope = ((1 - beta) * away + beta * mean) * (2 * share * example)
     return (away.square() * share * example).sum(), (mean.square() * example).sum(), slope
 

@@ -1,8 +1,8 @@
-"""Wrappers of other objectives: they choose the members that a batch uses or trains."""
+"""Wrappers: of objectives, which choose the members that a batch trains, and of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -38,26 +38,8 @@ class LearnerDropout(Objective):
             raise ValueError(
                 "LearnerDropout: objective must train all members at once, got Sequential"
             )
-
-    @property
-    def needs_disagreement(self) -> bool:  # type: ignore[override]
-        """As the wrapped objective does."""
-        return self.objective.needs_disagreement
-
-    @property
-    def coupled(self) -> bool:  # type: ignore[override]
-        """As the wrapped objective is."""
-        return self.objective.coupled
-
-    @property
-    def reduction(self) -> str:  # type: ignore[override]
-        """As the wrapped objective does."""
-        return self.objective.reduction
-
-    @property
-    def weighs_examples(self) -> bool:  # type: ignore[override]
-        """As the wrapped objective does."""
-        return self.objective.weighs_examples
+        for name in ("needs_disagreement", "coupled", "reduction", "weighs_examples"):
+            object.__setattr__(self, name, getattr(self.objective, name))
 
     def with_values(self, **values: Any) -> Self:
         """A copy with other hyperparameters of the wrapped objective."""
@@ -147,3 +129,38 @@ def _check_inner(name: str, objective: Objective) -> None:
         raise ValueError(
             f"{name}: objective must be one such as Joint(), got {type(objective).__name__}"
         )
+
+
+@dataclass(frozen=True)
+class FunctionObjective(Objective):
+    """The loss that ``function`` gives for outputs ``[members, batch, outputs]`` and targets.
+
+    It is a scalar or ``[batch]``, a value for each example, and a mean over members. ``fit`` takes
+    the function itself.
+    """
+
+    function: Callable[[Tensor, Tensor], Any]
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Say which shapes the function saw if it fails, or returns something else than a loss."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
+        try:
+            loss = self.function(outputs, targets)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"{name} failed for {shapes}: {error}; it gets all members' outputs, [members, "
+                "batch, outputs]. Make a loss of one network a mean over members: lambda logits, "
+                f"targets: torch.stack([{name}(own, targets) for own in logits]).mean()"
+            ) from error
+        if not isinstance(loss, Tensor) or tuple(loss.shape) not in ((), (outputs.shape[1],)):
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(
+                f"{name} must return a scalar tensor or [batch], got {got} for {shapes}"
+            )
+
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+        """What the function returns."""
+        if weights is not None:
+            raise ValueError("a function as an objective takes no weights of members")
+        return Terms(self.function(outputs, targets), {})
