@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from dissensus.training import Recipe, Training, fit, fit_fleet
 from dissensus.training.fit_fleet import kind
 from dissensus.training.step import Trainer
 from dissensus.training.stream import TrainingBatch
-from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
+from tests.training.problems import blobs, same_bits, state
 
 
 def perceptron() -> nn.Module:
@@ -100,31 +99,6 @@ def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> N
     torch.testing.assert_close(ends[0], ends[1])
 
 
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        (dropout_mlp, {"objective": "ldr:strength=0.5,active=2"}),
-        (norm_mlp, {"optimizer": torch.optim.AdamW}),
-        (perceptron, {"shuffle": "members", "clip": 1.0}),
-    ],
-    ids=["drawn", "torch", "own batches"],
-)
-def test_a_resumed_run_ends_with_the_same_bits(
-    make: Callable[[], nn.Module], settings: dict[str, Any], tmp_path: Path
-) -> None:
-    settings = {"train": blobs(60), "val": blobs(30, seed=1), "batch_size": 16, **settings}
-    ends = []
-    for name, parts in (("whole", [4]), ("parts", [2, 4])):
-        for number, epochs in enumerate(parts):
-            ens = made(make)
-            options = {"out": tmp_path / name, "epochs": epochs, "resume": number > 0}
-            history = fit(ens, **settings, **options, progress=False)
-        ends.append((state(ens), history.column("val/ensemble_error")))
-    assert same_bits(ends[0][0], ends[1][0])
-    assert ends[0][1] == ends[1][1]
-    assert 'sharing = "adapters"' in (tmp_path / "whole" / "config.toml").read_text()
-
-
 class Residual(nn.Module):
     """A network that only vmap can batch."""
 
@@ -165,7 +139,7 @@ def test_a_fleet_trains_each_ensemble_as_if_alone(make: Callable[[], nn.Module])
     ("settings", "message"),
     [
         ({"freeze_patience": 1}, "freeze_patience does not go with sharing"),
-        ({"optimizer": "adam:lr=1e-3/1e-2/1e-2"}, "share weights and so one lr"),
+        ({"optimizer": "adam:lr=1e-3/1e-2/1e-2"}, "members share one lr"),
         ({"distributed": True}, "cannot be spread over processes"),
     ],
 )

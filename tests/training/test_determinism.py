@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
@@ -33,43 +33,29 @@ def flip(x: Tensor, generator: torch.Generator) -> Tensor:
     return x * (torch.rand(len(x), 1, generator=generator) - 0.5).sign()
 
 
-def loader(**options: Any) -> Any:
-    return DataLoader(TensorDataset(*blobs(60)), batch_size=16, **options)
+def loader(data: Dataset, generator: torch.Generator | None = None, **options: Any) -> Any:
+    return DataLoader(data, 16, generator=generator, **options)
 
 
 def own_sampler() -> Any:
-    data = TensorDataset(*blobs(60))
-    return DataLoader(data, 16, sampler=RandomSampler(data, generator=torch.Generator()))
+    return loader(Noisy(), sampler=RandomSampler(Noisy(), generator=torch.Generator()))
 
 
-#: Everything that draws random numbers: (training data, objective, network, other settings).
+def looped() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten(), dropout_mlp())
+
+
+#: What draws random numbers: (training data, objective, network, other settings).
 RUNS: dict[str, Callable[[], tuple[Any, Any, Any, dict[str, Any]]]] = {
-    "tensors": lambda: (blobs(60), None, norm_mlp, {}),
-    "dropout": lambda: (blobs(60), None, dropout_mlp, {}),
-    "looped dropout": lambda: (
-        blobs(60),
-        None,
-        lambda: nn.Sequential(
-            nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten(), dropout_mlp()
-        ),
-        {},
-    ),
-    "drawn members": lambda: (blobs(60), "ldr:active=2", dropout_mlp, {}),
-    "augmentation": lambda: (blobs(60), None, dropout_mlp, {"augment": flip}),
-    "loader": lambda: (loader(shuffle=True), None, dropout_mlp, {}),
-    "loader with a generator": lambda: (
-        loader(shuffle=True, generator=torch.Generator()),
-        None,
-        norm_mlp,
-        {},
-    ),
+    "drawn members": lambda: (blobs(60), "ldr:active=2", dropout_mlp, {"augment": flip}),
+    "looped dropout": lambda: (blobs(60), None, looped, {}),
+    "loader": lambda: (loader(Noisy(), torch.Generator(), shuffle=True), None, dropout_mlp, {}),
     "own sampler": lambda: (own_sampler(), None, norm_mlp, {}),
-    "transforms": lambda: (DataLoader(Noisy(), 16, shuffle=True), None, dropout_mlp, {}),
     "disagreement": lambda: (
-        blobs(60),
+        loader(Noisy(), shuffle=True),
         "a2d",
         dropout_mlp,
-        {"disagreement": DataLoader(Noisy(), 25, shuffle=True)},
+        {"disagreement": loader(Noisy(), shuffle=True)},
     ),
 }
 
@@ -134,32 +120,3 @@ def test_chance_differs_from_epoch_to_epoch(network: Any, objective: str, augmen
         progress=False,
     )
     assert len(set(history.column("train/ensemble_error"))) == 3
-
-
-def test_the_seed_of_a_run_leaves_the_first_weights_alone() -> None:
-    """Members are made from the ensemble's seed, batches from the run's."""
-    assert same_bits(state(Ensemble(norm_mlp)), state(Ensemble(norm_mlp, seed=0)))
-    assert not same_bits(state(Ensemble(norm_mlp)), state(Ensemble(norm_mlp, seed=1)))
-
-
-@pytest.mark.parametrize("faster", ["stacked", "looped"])
-def test_tuning_changes_nothing_but_the_execution(
-    faster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = {"stacked": 1.0, "looped": 1.0} | {faster: 0.5}
-
-    def measure(run: Callable[[str], Tensor]) -> dict[str, float]:
-        for execution in found:
-            run(execution).sum().backward()  # as it does, with dropout and statistics
-        return found
-
-    monkeypatch.setattr("dissensus.ensemble.module.measure", measure)
-    results = []
-    for execution in ("tune", faster):
-        network = lambda: nn.Sequential(norm_mlp(), nn.Dropout(0.2))  # noqa: E731
-        ens = Ensemble(network, members=3, execution=execution)
-        history = fit(ens, blobs(60), epochs=2, batch_size=16, progress=False)
-        assert history.execution == faster
-        results.append((state(ens), history.epochs))
-    assert same_bits(results[0][0], results[1][0])
-    assert results[0][1] == results[1][1]

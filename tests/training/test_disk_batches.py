@@ -1,10 +1,7 @@
 """Batches of rows on disk: every row once an epoch, whatever the workers, from any batch on."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +120,6 @@ def test_windows_mix_the_whole_set(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 500 < order.double().view(-1, 20).std(1).mean() < 620
     firsts = {int(shown(train, seed, size=20)[0][0][0, 0]) // 400 for seed in range(15)}
     assert firsts == {0, 1, 2, 3, 4}  # any part of the set can come first
-
-
-@pytest.mark.usefixtures("small_windows")
-def test_two_epochs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    batches = as_batches(opened("features", tmp_path / "f").train, 5, shuffle=True, device=CPU)
-    alone = [[x for x, _ in batches.epoch(seed)] for seed in (1, 2)]
-    for number, ((a, _), (b, _)) in enumerate(zip(batches.epoch(1), batches.epoch(2), strict=True)):
-        assert torch.equal(a, alone[0][number])
-        assert torch.equal(b, alone[1][number])
 
 
 def test_without_a_shuffle_rows_come_in_turn_in_batches_that_memory_likes(
@@ -282,19 +270,6 @@ def test_a_run_goes_on_at_the_exact_batch(
 
 
 @pytest.mark.slow
-def test_a_first_look_at_the_data_changes_nothing(tmp_path: Path) -> None:
-    """``tune`` asks the workers for one batch and leaves the rest."""
-    found = opened("parquet", tmp_path / "data", workers=2)
-    stream = as_batches(found.train, 3, shuffle=True, device=CPU)
-    first = next(stream.epoch(1))[0]
-    again = [x for x, _ in stream.epoch(1)]
-    assert len(again) == len(stream)
-    assert torch.equal(again[0], first)
-    ens = Ensemble(members, members=3, execution="tune")
-    fit(ens, found.train, epochs=1, batch_size=3, progress=False)
-
-
-@pytest.mark.slow
 def test_ctrl_c_amid_an_epoch_with_workers(tmp_path: Path) -> None:
     found = opened("parquet", tmp_path / "data", workers=2)
     whole = train(tmp_path / "whole", found)
@@ -309,59 +284,3 @@ def test_ctrl_c_amid_an_epoch_with_workers(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="stopped in epoch 2 after 4 of 11 batches"):
         train(tmp_path / "cut", found, augment=stop)
     assert same_bits(state(train(tmp_path / "cut", found, resume=True)), state(whole))
-
-
-# One child after the other trains, and kills itself at the batch that it is told.
-PROGRAM = """
-import json, os, signal, sys
-from pathlib import Path
-import torch
-from tests.training.test_disk_batches import train
-from dissensus import data
-
-torch.set_num_threads(1)
-top = Path(sys.argv[1])
-for name, kill in [("whole", 0), ("cut", 6), ("cut", 10), ("cut", 0)]:
-    child = os.fork()
-    if child == 0:
-        calls = 0
-        def augment(x, generator):
-            global calls
-            calls += 1
-            if calls == kill:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return x
-        found = data.load(top / "data", val=0, test=8, workers=2)
-        train(top / name, found, resume=True, checkpoint_every=2, augment=augment)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    state = json.loads((top / name / "state.json").read_text())
-    print(json.dumps([status, state["epoch"], state["batch"]]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-def test_kill_9_amid_an_epoch_costs_nothing_but_time(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    write_vectors(tmp_path / "data", [15, 25])
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    killed = -signal.SIGKILL
-    # Of 11 batches an epoch: in the first one at batch 6, in the second at batch 3.
-    told = [json.loads(line) for line in run.stdout.splitlines()]
-    assert told == [[0, 3, 0], [killed, 0, 4], [killed, 1, 2], [0, 3, 0]]
-    check_same_files(tmp_path / "cut", tmp_path / "whole")
-
-
-@pytest.mark.parametrize("every", [0, -3, "soon", "0s", True, 1.5])
-def test_a_pace_that_makes_no_sense_is_refused(every: Any) -> None:
-    with pytest.raises(ValueError, match="checkpoint_every must be batches"):
-        ds.Recipe(checkpoint_every=every)

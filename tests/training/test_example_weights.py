@@ -6,7 +6,6 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import Recipe, Training, fit, fit_fleet
-from dissensus.training.evaluation import Meter
 from tests.training.problems import blobs, dense_mlp, state
 
 TIMES = torch.tensor([2.0, 0.0, 1.0, 3.0]).repeat(12)
@@ -73,18 +72,3 @@ def test_what_is_wrong_with_weights_is_said() -> None:
         Training(ens, (x, y, torch.zeros(6)))
     with pytest.raises(ValueError, match="train without weights"):
         fit(ens, (x, y, torch.ones(6)), augment=lambda x, g: x, progress=False)
-
-
-def test_a_meter_that_is_saved_within_an_epoch_keeps_the_weights() -> None:
-    (x, y), weights = blobs(10, features=3), torch.rand(10)
-    whole, first, rest = (Meter(1, "probability") for _ in range(3))
-    for rows in (slice(0, 4), slice(4, 10)):
-        whole.add(x[None, rows], y[rows], {}, None, weights[rows])
-    first.add(x[None, :4], y[:4], {}, None, weights[:4])
-    tensors, plain = first.state()
-    rest.load(tensors, plain, torch.device("cpu"))
-    rest.add(x[None, 4:], y[4:], {}, None, weights[4:])
-    error = torch.nn.functional.cross_entropy(x, y, reduction="none") @ weights / weights.sum()
-    record = rest.record()
-    assert record == whole.record()
-    assert record["ensemble_error"] == pytest.approx(float(error), rel=1e-6)

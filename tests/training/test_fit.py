@@ -486,7 +486,7 @@ def test_weights_that_are_not_finite_stop_though_the_loss_is() -> None:
 def test_validation_data_that_are_not_finite() -> None:
     x, y = blobs(64)
     ens = Ensemble(dense_mlp, members=2)
-    with pytest.raises(NonFiniteLoss, match="error on val data is nan after epoch 1"):
+    with pytest.raises(NonFiniteLoss, match="error on val data is nan at epoch 1"):
         quiet_fit(ens, (x, y), val=(x * math.nan, y), epochs=2)
 
 

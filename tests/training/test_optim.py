@@ -130,7 +130,7 @@ def test_clipping_is_torchs_for_each_member(limit: float) -> None:
         ("adam:lr=-1", "lr must be finite and at least 0"),
         ("adam:lr=1e-3/nan", "lr must be finite"),
         ("adam:beta1=0.9/0.8", "beta1 must be a number"),
-        ("adam:beta2=1", r"beta2 must lie in \[0, 1\)"),
+        ("adam:beta2=1", "beta2 must be .* less than 1, got 1"),
         ("adam:eps=0", "eps must be a finite number greater than 0"),
         ("sgd:nesterov=maybe", "nesterov must be true or false, got 'maybe'"),
         ("sgd:momentum=0,nesterov=true", "nesterov needs sgd with a momentum"),

@@ -1,6 +1,5 @@
 """Members with batches of their own: another order, other rows, or both."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from dissensus.objectives import Independent
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import History, Recipe, Training, fit, fit_fleet
 from dissensus.training.batches import bootstrap_rows, derived_seed, shuffled
-from dissensus.training.step import Trainer
 from dissensus.training.stream import ORDER, make_stream
-from tests.training.problems import blobs, dense_mlp, dropout_mlp, norm_mlp, rows, same_bits, state
+from tests.training.problems import blobs, dense_mlp, norm_mlp, rows, same_bits, state
 
 MEMBERS, EXAMPLES, SIZE, EPOCHS, SEED = 3, 41, 16, 2, 5
 X, Y = blobs(EXAMPLES, dtype=torch.float64)
@@ -123,38 +121,6 @@ def test_members_that_a_batch_draws_get_their_own_rows() -> None:
     whole = ensemble("stacked")
     train(whole, shuffle="members")
     assert not same_bits(state(left), state(whole))
-
-
-@pytest.mark.parametrize("make", [dense_mlp, dropout_mlp])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_run_goes_on_within_an_epoch_to_the_same_bits(
-    make: Any, weighted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings: dict[str, Any] = {"shuffle": "members", "bootstrap": True, "batch_size": 4}
-    settings |= {"checkpoint_every": 3, "augment": None if weighted else noise}
-    weights = torch.rand(EXAMPLES, generator=torch.Generator().manual_seed(0)).double()
-    data = (X, Y, weights) if weighted else (X, Y)
-    steps, original = iter(range(100)), Trainer.step
-
-    def step(*arguments: Any, **options: Any) -> Any:
-        if next(steps) == 15:
-            raise OSError("the power went")
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(Trainer, "step", step)
-    folder = tmp_path / "run"
-    with pytest.raises(OSError, match="power"):
-        train(Ensemble(make, members=MEMBERS).double(), data, out=folder, **settings)
-    ens, whole = (Ensemble(make, members=MEMBERS).double() for _ in range(2))
-    went_on = train(ens, data, out=folder, resume=True, **settings)
-    at_once = train(whole, data, **settings)
-    assert same_bits(state(ens), state(whole))
-    assert went_on.epochs == at_once.epochs
-
-
-def noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    assert x.ndim == 2  # an augmentation sees examples in a row
-    return x + torch.randn(x.shape, generator=generator)
 
 
 def test_regression_validation_and_the_fleet() -> None:

@@ -12,21 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.optim import SGD, NAdam
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 from dissensus.ensemble import Ensemble
 from dissensus.tools.records import read_record
-from dissensus.training import Stopped, fit
+from dissensus.training import Stopped, TorchSchedule, fit
 from tests.training.problems import blobs, dropout_mlp, norm_mlp, state
 from tests.training.test_determinism import Noisy, flip
 
 EPOCHS = 5
 BATCHES = 4  # of 16 among 60 examples
-
-
-def unlike() -> Ensemble:
-    torch.manual_seed(5)
-    return Ensemble.from_members([dropout_mlp(), norm_mlp(), dropout_mlp()])
 
 
 class Run:
@@ -51,20 +48,26 @@ class Run:
         return ens, history
 
 
-def dropped() -> Ensemble:
-    return Ensemble(dropout_mlp, members=4)
+def ensemble(make: Callable[[], nn.Module], **options: Any) -> Callable[[], Ensemble]:
+    return lambda: Ensemble(make, **{"members": 4, **options})
 
 
-def normed() -> Ensemble:
-    return Ensemble(norm_mlp, members=3, execution="looped")
+def unlike() -> Ensemble:
+    torch.manual_seed(5)
+    return Ensemble.from_members([dropout_mlp(), norm_mlp(), dropout_mlp()])
 
 
+def noisy() -> Any:
+    return DataLoader(Noisy(), 16, shuffle=True)
+
+
+dropped = ensemble(dropout_mlp)
 RUNS = {
     "adam, dropout, drawn members": Run(
         dropped, "ldr:active=2", {"augment": flip, "optimizer": "adam:lr=0.03"}
     ),
     "sgd, momentum, schedule, patience, freezing": Run(
-        normed,
+        ensemble(norm_mlp, members=3, execution="looped"),
         "independent",
         {
             "optimizer": "sgd:lr=0.3/0.5/0.9,nesterov=true,weight_decay=1e-3",
@@ -74,24 +77,36 @@ RUNS = {
             "exact_train": True,
         },
     ),
-    "loader with transforms": Run(
-        dropped, "joint", {}, lambda: DataLoader(Noisy(), 16, shuffle=True)
-    ),
-    "unlabelled loader": Run(
-        dropped,
-        "a2d",
-        {},
-        extra=lambda: {"disagreement": DataLoader(Noisy(), 25, shuffle=True)},
-    ),
+    "loader with transforms": Run(dropped, "joint", {}, noisy),
+    "unlabelled loader": Run(dropped, "a2d", {}, extra=lambda: {"disagreement": noisy()}),
+    "strangers": Run(dropped, "a2d", {"disagreement": "strangers"}),
     # Products of matrices depend, in their last bits, on where in memory a batch lies.
     "rows of an odd length": Run(
-        lambda: Ensemble(lambda: nn.Linear(13, 3), members=3, execution="looped"),
+        ensemble(lambda: nn.Linear(13, 3), execution="looped"),
         "joint",
         {"batch_size": 15, "val": None},
         lambda: blobs(60, features=13),
     ),
     "lower precision": Run(dropped, "joint", {"amp": True}),
     "unlike members": Run(unlike, "learner_dropout:drop=0.4/joint", {"clip": 0.1}),
+    "own batches": Run(dropped, "independent", {"shuffle": "members", "bootstrap": True}),
+    "shared weights": Run(ensemble(dropout_mlp, sharing="adapters"), "ldr:active=2", {}),
+    "shared weights, optimizer of torch": Run(
+        ensemble(norm_mlp, sharing="adapters"), "joint", {"optimizer": NAdam}
+    ),
+    "schedule of torch by epochs": Run(
+        unlike,
+        "learner_dropout:drop=0.4/joint",
+        {"optimizer": "adam:lr=0.5", "schedule": lambda o: ReduceLROnPlateau(o, patience=0)},
+    ),
+    "schedule of torch by batches": Run(
+        dropped,
+        "learner_dropout:drop=0.5/joint",
+        {
+            "optimizer": lambda p: SGD([{"params": p[:1]}, {"params": p[1:]}], 0.1, 0.9),
+            "schedule": TorchSchedule(lambda o: OneCycleLR(o, 0.3, total_steps=99), "batch"),
+        },
+    ),
 }
 every_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
@@ -122,22 +137,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], d
         return known[id(run)]
 
     return get
-
-
-@every_run
-@pytest.mark.parametrize("epoch", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_run_that_goes_on_is_the_run_that_never_stopped(
-    run: Run, epoch: int, tmp_path: Path, uninterrupted: Any
-) -> None:
-    """The checkpoint holds the moments, so they are compared as well."""
-
-    def stop(record: dict[str, Any], ens: Ensemble) -> None:
-        if record["epoch"] == epoch:
-            raise RuntimeError("the machine went down")
-
-    with pytest.raises(RuntimeError, match="went down"):
-        run(tmp_path, callbacks=[stop])
-    assert result(tmp_path, *run(tmp_path, resume=True)) == uninterrupted(run)
 
 
 @every_run
@@ -198,19 +197,6 @@ def test_figures_that_are_judged_in_parts_are_interrupted_as_well(
         assert result(out, *run(out, resume=True)) == whole
 
 
-def test_many_interruptions_in_a_row(tmp_path: Path, uninterrupted: Any) -> None:
-    run = RUNS["adam, dropout, drawn members"]
-    stops = 0
-    while True:
-        try:
-            found = run(tmp_path, resume=stops > 0, augment=Interrupt(stops % 3, flip))
-            break
-        except Stopped:
-            stops += 1
-    assert stops == 10
-    assert result(tmp_path, *found) == uninterrupted(run)
-
-
 class Falling:
     """Batches whose workers get the Ctrl-C as well and are gone when the next one is asked for."""
 
@@ -235,15 +221,6 @@ def test_workers_that_fall_to_the_same_ctrl_c_cost_nothing(at: int, tmp_path: Pa
     with pytest.raises(Stopped, match=f"stopped in epoch 1 after {at} of 4 batches"):
         Run(dropped, "joint", {}, lambda: Falling(at))(tmp_path / "run")
     assert result(tmp_path / "run", *run(tmp_path / "run", resume=True)) == whole
-
-
-def test_a_worker_that_fails_by_itself_is_an_error(tmp_path: Path) -> None:
-    class Failing(Falling):
-        def __iter__(self) -> Iterator[Any]:
-            raise RuntimeError("worker failed")
-
-    with pytest.raises(RuntimeError, match="worker failed"):
-        Run(dropped, "joint", {}, lambda: Failing(0))(tmp_path)
 
 
 def test_more_patience_takes_up_a_run_that_had_ended(tmp_path: Path) -> None:

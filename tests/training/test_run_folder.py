@@ -186,14 +186,3 @@ def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(tmp_path: P
 
 
 # ---- growth -------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
-    sizes = []
-
-    def look(record: dict[str, Any], ens: Ensemble) -> None:
-        if (tmp_path / "checkpoint.safetensors").exists():
-            sizes.append((tmp_path / "checkpoint.safetensors").stat().st_size)
-
-    train(tmp_path, epochs=30, val=blobs(20), callbacks=[look])
-    assert max(sizes) < 1.05 * sizes[1]

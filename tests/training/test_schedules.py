@@ -91,6 +91,10 @@ def test_what_no_schedule_is(text: str, error: str) -> None:
         ({"clip": math.inf}, "clip must be a finite number"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
         ({"batchsize": 3}, "no training setting 'batchsize'; did you mean 'batch_size'"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be batches"),
+        ({"checkpoint_every": "soon"}, "checkpoint_every must be batches"),
+        ({"checkpoint_every": "0s"}, "checkpoint_every must be batches"),
+        ({"checkpoint_every": True}, "checkpoint_every must be batches"),
         ({"zzz": 3}, "known are epochs, batch_size"),
     ],
 )

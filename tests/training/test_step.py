@@ -79,27 +79,6 @@ def test_a_step_changes_the_members_it_trains_and_no_bit_of_others(
             assert changed == list(before[j])  # weights, statistics, moments, all of them
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_trains_drawn_members_as_if_they_were_the_ensemble(kind: str) -> None:
-    """Two of five members get the weights that an ensemble of these two gets."""
-    ens, recipe, data = ensemble(kind).double(), Recipe(optimizer="adam:lr=0.05"), batches()
-    pair = ens.select([3, 1])
-    some, both = Trainer(ens, LDR(), recipe), Trainer(pair, LDR(), recipe)
-    for x, y in data:
-        outputs, terms = some.step(
-            TrainingBatch(x.double(), y, None, [3, 1]), set(), 1.0, check=True
-        )
-        wanted, pair_terms = both.step(
-            TrainingBatch(x.double(), y, None, None), set(), 1.0, check=True
-        )
-        torch.testing.assert_close(outputs, wanted, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(terms, pair_terms, rtol=1e-9, atol=1e-11)
-    for position, member in enumerate([3, 1]):
-        got, wanted = rows(ens, member), rows(pair, position)
-        for name, tensor in wanted.items():
-            torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-11)
-
-
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd:lr=0.1,momentum=0.9,weight_decay=0.05": lambda p: torch.optim.SGD(
         p, lr=0.1, momentum=0.9, weight_decay=0.05
@@ -116,14 +95,21 @@ def test_a_member_takes_the_steps_that_it_would_take_alone(
     kind: str, drop: float, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the number of members, and of those that a batch uses."""
-    ens, spy = ensemble(kind).double(), Spy(monkeypatch)
+    ens, batches = ensemble(kind).double(), list[TrainingBatch]()
+    original = Trainer.step
+
+    def step(trainer: Trainer, batch: TrainingBatch, *arguments: Any, **options: Any) -> Any:
+        batches.append(batch)
+        return original(trainer, batch, *arguments, **options)
+
+    monkeypatch.setattr(Trainer, "step", step)
     alone = [ens.member(j).train() for j in range(MEMBERS)]
     objective = LearnerDropout(drop, Independent())
     x, y = blobs(48, dtype=torch.float64)
     settings = {"epochs": 3, "batch_size": 16, "clip": 0.5, "optimizer": optimizer}
     fit(ens, (x, y), objective, progress=False, **settings)
     steppers = [OPTIMIZERS[optimizer](module.parameters()) for module in alone]
-    for batch in spy.batches:
+    for batch in batches:
         for j in range(MEMBERS) if batch.drawn is None else batch.drawn:
             steppers[j].zero_grad()
             nn.functional.cross_entropy(alone[j](batch.x), batch.y).backward()
@@ -155,78 +141,6 @@ def test_an_objective_counts_members_as_a_sum_or_a_mean() -> None:
 
     with pytest.raises(ValueError, match="reduction must be one of mean, sum, got 'median'"):
         Median().step_scale(4)
-
-
-class Spy:
-    """Looks at every step of a real training run from outside."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.batches: list[TrainingBatch] = []
-        self.outputs: list[Tensor] = []
-        original = Trainer.step
-
-        def step(trainer: Trainer, batch: TrainingBatch, *arguments: Any, **options: Any) -> Any:
-            others = [j for j in range(MEMBERS) if batch.drawn is not None and j not in batch.drawn]
-            before = {j: everything(trainer, j) for j in others}
-            result = original(trainer, batch, *arguments, **options)
-            for j in others:
-                assert same_bits(before[j], everything(trainer, j))
-            self.batches.append(batch)
-            self.outputs.append(result[0].detach().double())
-            return result
-
-        monkeypatch.setattr(Trainer, "step", step)
-
-
-@pytest.mark.parametrize("execution", ["stacked", "looped"])
-@pytest.mark.parametrize("objective", ["ldr:active=2", "learner_dropout:drop=0.4/joint"])
-def test_a_run_draws_members_batch_by_batch_and_reports_those(
-    objective: str, execution: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spy = Spy(monkeypatch)
-    ens = Ensemble(norm_mlp, members=MEMBERS, execution=execution)
-    history = fit(ens, blobs(100), objective, epochs=3, batch_size=9, progress=False)
-    drawn = [tuple(batch.drawn) for batch in spy.batches]
-    assert {len(members) for members in drawn} == {2 if "ldr" in objective else 3}
-    assert len(set(drawn)) > 5
-    assert {j for members in drawn for j in members} == set(range(MEMBERS))
-    steps = len(drawn) // 3
-    for epoch, record in enumerate(history.epochs):
-        chosen = slice(epoch * steps, (epoch + 1) * steps)
-        compare(record["train"], spy.batches[chosen], spy.outputs[chosen])
-
-
-def compare(figures: dict[str, Any], seen: list[TrainingBatch], outputs: list[Tensor]) -> None:
-    """Worked out example by example: each one with the members that were drawn for it."""
-    ensemble, mean, hits = [], [], []
-    errors: list[list[float]] = [[] for _ in range(MEMBERS)]
-    right: list[list[float]] = [[] for _ in range(MEMBERS)]
-    for batch, logits in zip(seen, outputs, strict=True):
-        for n, label in enumerate(batch.y.tolist()):
-            probs = logits[:, n].softmax(-1)
-            own = (-probs[:, label].log()).tolist()
-            ensemble.append(float(-probs.mean(0)[label].log()))
-            mean.append(sum(own) / len(own))
-            hits.append(float(probs.mean(0).argmax() == label))
-            for position, member in enumerate(batch.drawn):
-                errors[member].append(own[position])
-                right[member].append(float(probs[position].argmax() == label))
-    average = lambda values: sum(values) / len(values)  # noqa: E731
-    assert figures["examples"] == len(ensemble) == 100
-    assert figures["ensemble_error"] == pytest.approx(average(ensemble), rel=1e-5)
-    assert figures["member_error"] == pytest.approx(average(mean), rel=1e-5)
-    assert figures["diversity"] == pytest.approx(average(mean) - average(ensemble), abs=1e-5)
-    assert figures["diversity"] >= 0
-    assert figures["accuracy"] == pytest.approx(average(hits))
-    assert figures["per_member_error"] == pytest.approx([average(e) for e in errors], rel=1e-5)
-    assert figures["per_member_accuracy"] == pytest.approx([average(e) for e in right])
-
-
-def test_a_member_that_no_batch_used_has_no_figure() -> None:
-    ens = Ensemble(dense_mlp, members=MEMBERS)
-    history = fit(ens, blobs(20), "ldr:active=2", epochs=1, progress=False)
-    assert history.column("train/per_member_error")[0].count(None) == 3
-    assert history.column("train/per_member_accuracy")[0].count(None) == 3
 
 
 def test_stages_train_one_member_after_the_other() -> None:

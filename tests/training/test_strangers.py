@@ -1,13 +1,10 @@
 """Training on strangers: the same in every execution and after every interruption, and it helps."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
 import dissensus as ds
-from dissensus.training import Stopped
 
 
 def make_ensemble(members: int = 3, execution: str = "auto") -> ds.Ensemble:
@@ -56,27 +53,6 @@ def test_strangers_are_made_from_each_batch_in_both_executions() -> None:
     assert [len(x) for x in seen] == [32] * 6
     x, _ = rows()
     assert bool((torch.cat(seen[:3])[:, None] == x).all(-1).any(1).all())  # rows of the data
-
-
-def test_a_run_stopped_within_an_epoch_draws_the_same_strangers(tmp_path: Path) -> None:
-    settings = {"epochs": 2, "batch_size": 16, "progress": False, "checkpoint_every": 1}
-
-    whole = make_ensemble()
-    ds.fit(whole, rows(), "a2d", disagreement="strangers", **settings)
-    calls = 0
-
-    def interrupted(x: Tensor, generator: Generator) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise Stopped("in the middle of the first epoch")
-        return ds.strangers.Strangers()(x, generator)
-
-    with pytest.raises(Stopped):
-        ds.fit(make_ensemble(), rows(), "a2d", disagreement=interrupted, out=tmp_path, **settings)
-    resumed = make_ensemble()
-    ds.fit(resumed, rows(), "a2d", disagreement="strangers", out=tmp_path, resume=True, **settings)
-    assert torch.equal(weights(whole), weights(resumed))
 
 
 def test_members_disagree_on_unknown_inputs_and_still_agree_on_known_ones() -> None:

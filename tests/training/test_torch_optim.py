@@ -1,7 +1,6 @@
 """Optimisers and schedulers of torch: each member trains as it would alone in plain PyTorch."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     MultiStepLR,
     OneCycleLR,
-    ReduceLROnPlateau,
 )
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import TorchSchedule, fit
-from tests.training.problems import batches, blobs, dense_mlp, norm_mlp, same_bits, state
+from tests.training.problems import batches, blobs, dense_mlp
 
 EPOCHS, DATA = 4, batches()
 
@@ -81,50 +79,6 @@ def test_a_named_optimizer_takes_a_scheduler_of_torch_and_the_other_way_round() 
         ends.append(ens(DATA[0][0]))
     torch.testing.assert_close(ends[1], ends[0])
     torch.testing.assert_close(ends[2][0], ends[0][0])
-
-
-@pytest.mark.parametrize("unlike", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimizer": NAdam, "schedule": lambda o: CosineAnnealingLR(o, 3)},
-        {"optimizer": "adam:lr=0.5", "schedule": lambda o: ReduceLROnPlateau(o, patience=0)},
-        {
-            "optimizer": lambda p: SGD([{"params": p[:1]}, {"params": p[1:]}], 0.1, 0.9),
-            "schedule": TorchSchedule(lambda o: OneCycleLR(o, 0.3, total_steps=99), "batch"),
-        },
-    ],
-    ids=["epochs", "plateau", "batches"],
-)
-def test_a_run_that_goes_on_is_the_run_that_never_stopped(
-    settings: dict[str, Any], unlike: bool, tmp_path: Path
-) -> None:
-    """Stopped after an epoch, and then in the middle of one; members are drawn for each batch."""
-
-    def train(out: Path, **more: Any) -> Ensemble:
-        torch.manual_seed(1)
-        ens = Ensemble.from_members([dense_mlp(), norm_mlp() if unlike else dense_mlp()] * 2)
-        options = {"out": out, "epochs": 4, "progress": False, "val": blobs(9), **settings, **more}
-        fit(ens, DATA, "learner_dropout:drop=0.5/joint", select_by="last", **options)
-        return ens
-
-    class Fail:
-        def __init__(self, at: int) -> None:
-            self.left = at
-
-        def __call__(self, x: Any, generator: Any) -> Any:
-            self.left -= 1
-            if not self.left:
-                raise RuntimeError("the machine went down")
-            return x
-
-    whole = train(tmp_path / "whole")
-    for at, resume in ((len(DATA) + 2, False), (len(DATA) + 3, True)):
-        with pytest.raises(RuntimeError, match="went down"):
-            train(tmp_path / "cut", augment=Fail(at), resume=resume, checkpoint_every=1)
-    assert same_bits(state(train(tmp_path / "cut", resume=True)), state(whole))
-    config = (tmp_path / "whole" / "config.toml").read_text()
-    assert 'schedule = "' in config
 
 
 WHOLE = dense_mlp()
