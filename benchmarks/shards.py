@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from benchmarks.timing import Contender, Result, compare
 from dissensus import data
-from dissensus.data.formats import decode_image
+from dissensus.data.images import decode_image
 from dissensus.training.batches import as_batches
 
 BATCH, SIDE, FEATURES, GROUP = 64, 64, 16, 10_000

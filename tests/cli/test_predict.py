@@ -119,7 +119,7 @@ def test_wrong_inputs(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("rooms\n3\n", "lacks the column 'town', which the run was trained with; it has rooms"),
+        ("rooms\n3\n", "lacks the column 'town' of training; it has rooms"),
         ("rooms,town\nmany,Bonn\n", "column 'rooms' must hold numbers"),
         ("rooms,town\ninf,Bonn\n", "column 'rooms' holds 1 infinite values; remove or replace"),
         ("rooms,town\n1e39,Bonn\n", "column 'rooms' holds 1e+39, which is beyond float32"),

@@ -157,7 +157,7 @@ def test_every_row_is_either_kept_or_held_out() -> None:
     ("name", "classes", "message"),
     [
         ("digits", "8,ten", "no class 'ten'; known are 0, 1"),
-        ("wine", ["class_0", "class_1"], "must name a class and leave two of 3"),
+        ("wine", ["class_0", "class_1"], "must name a class and leave two"),
         ("wine", [], "must name a class and leave two"),
         ("diabetes", "1", "is a regression"),
     ],

@@ -146,7 +146,7 @@ def test_what_training_did_not_know_has_a_stated_meaning() -> None:
 @pytest.mark.parametrize(
     ("new", "message"),
     [
-        ({"size": [1.0]}, "the table lacks the column 'town', which the run was trained with; it"),
+        ({"size": [1.0]}, "the table lacks the column 'town' of training; it has size"),
         ({"size": ["big"], "town": ["Ulm"]}, "column 'size' must hold numbers: could not convert"),
         ({"size": [date(2024, 1, 1)], "town": ["Ulm"]}, "column 'size' must hold numbers: there a"),
         ({"size": [-np.inf], "town": ["Ulm"]}, "column 'size' holds 1 infinite values"),

@@ -16,8 +16,7 @@ import torch
 
 from dissensus import data
 from dissensus.data import Examples, OnDisk
-from dissensus.data.shard_names import expand, find_parts
-from dissensus.data.shards import open_shards
+from dissensus.data.shards import expand, find_parts, open_shards
 from tests.data.shard_files import (
     jpg,
     npy,
@@ -276,7 +275,7 @@ def object_npy() -> bytes:
         ({"npy": object_npy(), "cls": b"0"}, {}, "Python objects, which are never loaded"),
         ({"mp4": b"x", "cls": b"0"}, {}, "'mp4' cannot be read; use images"),
         ({"npy": npy([1.0])}, {}, "no field or column for a label; name it with target="),
-        ({"npy": npy([1.0]), "x.npy": npy([1.0]), "cls": b"0"}, {}, "name the input with input="),
+        ({"npy": npy([1.0]), "x.npy": npy([1.0]), "cls": b"0"}, {}, "set input= and target="),
         ({"npy": npy([1.0]), "cls": b"0"}, {"target": "json:a"}, "has no field 'json', it has npy"),
         ({"npy": npy([1.0]), "json": b"{"}, {"target": "json:a"}, "cannot be read as JSON"),
         ({"npy": npy([1.0]), "json": b"{}"}, {"target": "json:a"}, "JSON without the key 'a'"),

@@ -181,7 +181,7 @@ class Drawn(nn.Module):
         (ViT(), "blocks.2.mpl", r"no module 'blocks.2.mpl'; did you mean 'blocks.2.mlp'"),
         (Looks(), "b", "tracing its forward failed"),
         (Twice(), "a", "must be called once by the network, got 2 calls"),
-        (Twice(), "b", "cannot be split at 'b': several tensors"),
+        (Twice(), "b", "several tensors cross 'b'"),
         (nn.Sequential(nn.ReLU(), Drawn()), "1", r"0\.weight cannot be drawn again"),
     ],
 )

@@ -10,7 +10,8 @@ from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from dissensus.data.formats import decode_image, read_columns
+from dissensus.data.column_values import read_columns
+from dissensus.data.images import decode_image
 from dissensus.data.input_files import read_arrays
 from dissensus.data.shards import open_shards
 from dissensus.detection import Detector

@@ -35,7 +35,7 @@ from dissensus.data.input_files import Inputs, read_inputs
 from dissensus.data.inputs import find_inputs, take_part
 from dissensus.data.preparation import Preparation
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
-from dissensus.data.shard_names import is_shards
+from dissensus.data.shards import is_shards
 from dissensus.data.strangers import STRANGERS, Strangers
 from dissensus.data.table import Table
 

@@ -175,9 +175,7 @@ def _standardize(data: Data) -> Data:
     """Flat inputs, and regression targets, scaled by the statistics of train."""
     train, targets = data.train
     if train.ndim != 2:
-        raise ValueError(
-            f"standardize takes [rows, features], got {tuple(train.shape)}; set it to False"
-        )
+        raise ValueError(f"standardize takes [rows, features], got {tuple(train.shape)}")
     scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
     notes = {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
     mean, std = torch.tensor(0.0), torch.tensor(1.0)

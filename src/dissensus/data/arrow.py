@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dissensus.data.column_values import list_names
 from dissensus.data.dataset import OnDisk, Rows, check_classes, missing_extra
-from dissensus.data.formats import MAX_PIXELS, list_names
+from dissensus.data.images import MAX_PIXELS
 from dissensus.data.tar import decode_input, field_kind, finite_numbers
 from dissensus.tools.specs import check_choice, check_integer
 
@@ -206,20 +207,15 @@ def choose_columns(
         images = [name for name in by_kind["image"] if name.lower() in _IMAGES]
         inputs = images or by_kind["image"] or by_kind["list"]
         if len(inputs) != 1 and (inputs or not by_kind["number"]):
-            raise ValueError(
-                f"{where} has the columns {list_names(names)}: name the input with input= and the "
-                "label with target="
-            )
+            raise ValueError(f"{where} has the columns {list_names(names)}: set input= and target=")
         inputs = inputs or by_kind["number"]
     for name in [*inputs, *([] if target is None else [target])]:
         if name not in names:
             raise ValueError(f"{where} has no column {name!r}; it has {list_names(names)}")
     for name in inputs:
         if not kinds[name] or (len(inputs) > 1 and kinds[name] != "number"):
-            raise ValueError(
-                f"{where}: column {name!r} is {schema.field(name).type}; an input is one column of "
-                "images or lists of numbers, or several of numbers"
-            )
+            wanted = "an input is one column of images or lists, or several of numbers"
+            raise ValueError(f"{where}: column {name!r} is {schema.field(name).type}; {wanted}")
     return inputs, target
 
 
@@ -313,10 +309,8 @@ class TargetColumn:
 def _checked_labels(labels: NDArray[np.int64], where: str) -> NDArray[np.int64]:
     outside = labels[(labels < 0) | (labels >= MAX_CLASSES)]
     if len(outside):
-        raise ValueError(
-            f"{where} has the label {int(outside[0])}; labels are numbers from 0 to below "
-            f"{MAX_CLASSES}, or names; for numbers to be predicted set task='regression'"
-        )
+        known = f"labels are numbers from 0 to below {MAX_CLASSES}, or names"
+        raise ValueError(f"{where} has the label {int(outside[0])}; {known}")
     return labels
 
 

@@ -124,9 +124,8 @@ def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
 def check_images(x: Tensor) -> None:
     """Raise unless ``x`` is a batch of images."""
     if x.ndim != 4 or not x.is_floating_point():
-        raise ValueError(
-            f"images must be floats [batch, channels, height, width], got {describe(x)}"
-        )
+        axes = "[batch, channels, height, width]"
+        raise ValueError(f"images must be floats {axes}, got {describe(x)}")
 
 
 def _uniform(count: int, generator: Generator, like: Tensor) -> Tensor:

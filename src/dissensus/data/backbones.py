@@ -44,9 +44,7 @@ class Transform:
             raise ValueError("mean and std must be given together")
         if self.mean is not None and self.std is not None:
             if len(self.mean) != len(self.std):
-                raise ValueError(
-                    f"mean and std need one number a channel, got {self.mean}, {self.std}"
-                )
+                raise ValueError(f"mean and std must be as long, got {self.mean}, {self.std}")
             if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
                 raise ValueError(f"mean must be finite and std positive, got {self}")
 
@@ -65,9 +63,7 @@ class Transform:
         channels = None if self.mean is None or len(self.mean) == 1 else len(self.mean)
         if self.size is not None or (channels is not None and x.ndim == 4):
             if x.ndim != 4:
-                raise ValueError(
-                    f"a transform is for images, got {tuple(x.shape)}; use --transform none"
-                )
+                raise ValueError(f"this transform is for images, got {tuple(x.shape)}")
             height, width = x.shape[2:] if self.size is None else (self.size, self.size)
             x = fit_images(x, (channels or x.shape[1], height, width))
         if self.mean is None or self.std is None:
@@ -133,10 +129,8 @@ def load_backbone(
             raise ValueError(f"{name} must return an nn.Module, got {type(module).__name__}")
         backbone = Backbone(module, name)
     else:
-        raise ValueError(
-            f"there is no backbone {name!r}; known are {', '.join(_ALONE)}, timm:NAME, "
-            "torchvision:NAME, transformers:NAME, and file.py:function or module:function"
-        )
+        known = ", ".join(kind if kind in _ALONE else f"{kind}:NAME" for kind in BACKBONES)
+        raise ValueError(f"there is no backbone {name!r}; known are {known} and file.py:function")
     module, used = backbone.module, transform or backbone.transform
     if tokens is not None and (split_at is None or tokens < 1):
         raise ValueError("tokens must be at least 1, and needs a place to split the network at")

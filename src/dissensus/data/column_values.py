@@ -1,21 +1,26 @@
-"""Values of a column: numbers, booleans, dates or text, from frames, dicts and text of files.
+"""Columns of tables: read from files as text, and their values as numbers, booleans, dates or text.
 
-A raw column is an array of numbers (NaN for gaps), booleans, dates, or text (None for gaps). Each
-of :data:`READERS` turns any of them into what a column of its kind computes with, or raises.
+A raw column, of a frame, a dict or a file, is an array of numbers (NaN for gaps), booleans, dates,
+or text (None for gaps). Each of :data:`READERS` turns any of them into what a column of its kind
+computes with, or raises.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.formats import is_missing
+from dissensus.data.dataset import missing_extra
+from dissensus.tools.files import check_regular, check_size
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -216,3 +221,138 @@ def frame_columns(X: Any) -> dict[str, Array] | None:
     raw = raw_columns(X)
     durations = any(getattr(kind, "kind", "") == "m" for kind in getattr(X, "dtypes", ()))
     return raw if durations or any(values.dtype.kind in "OM" for values in raw.values()) else None
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+#: The suffixes of tables.
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+#: Cells that stand for a missing value; compared without case and surrounding spaces.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_SEPARATORS = ",;\t|"
+
+#: What a cell takes in memory as text, and how much more memory than its size a CSV file needs.
+_CELL_BYTES, _CSV_EXPANSION = 64, 8
+#: Parquet is read in pieces of so many rows, as a few long texts can stand in many of them.
+_BATCH_ROWS = 4096
+
+
+def is_missing(value: str) -> bool:
+    """Whether a cell says that there is no value."""
+    return value.strip().lower() in MISSING
+
+
+def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The number of missing values of each column that has some.
+
+    >>> missing_counts({"a": ["1", "?"], "b": ["2", "3"]})
+    {'a': 1}
+    """
+    counts = {name: sum(map(is_missing, values)) for name, values in columns.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def complete_rows(columns: Mapping[str, Sequence[str]]) -> NDArray[np.int64]:
+    """The numbers of the rows that lack no value."""
+    gaps = np.array([[is_missing(value) for value in values] for values in columns.values()])
+    return np.flatnonzero(~gaps.any(0)).astype(np.int64)
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names of columns for a message: the first thirty."""
+    every = list(names)
+    more = f" and {len(every) - 30} more" if len(every) > 30 else ""
+    return ", ".join(every[:30]) + more
+
+
+def read_columns(path: Path, *, header: bool = True) -> dict[str, list[str]]:
+    """The columns of a .csv, .tsv or .parquet file by name, as text; gaps are empty."""
+    if not path.exists():
+        raise ValueError(f"there is no table {path}")
+    check_regular(path)
+    if path.suffix == ".parquet":
+        return _parquet_columns(path)
+    check_size(path.stat().st_size * _CSV_EXPANSION, str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    return parse_separated(text, str(path), header=header)
+
+
+def _parquet_columns(path: Path) -> dict[str, list[str]]:
+    """All columns as text; what the footer says about their number is checked first."""
+    file = open_parquet(path)
+    rows, columns = file.metadata.num_rows, file.metadata.num_columns
+    check_size(
+        rows * columns * _CELL_BYTES, f"{path}, a table of {rows} rows and {columns} columns"
+    )
+    texts: dict[str, list[str]] = {str(name): [] for name in file.schema_arrow.names}
+    needed = 0
+    for batch in _batches(file, path):
+        needed += batch.nbytes
+        check_size(needed, str(path))
+        for name, column in zip(texts, batch.columns, strict=True):
+            values = column.to_pylist()
+            texts[name] += ["" if value is None else str(value) for value in values]
+    return texts
+
+
+def _batches(file: Any, path: Path) -> Iterator[Any]:
+    try:
+        yield from file.iter_batches(batch_size=_BATCH_ROWS)
+    except Exception as error:  # Arrow raises all kinds for damaged files
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
+
+
+def parse_separated(
+    text: str, where: str, *, header: bool | Sequence[str] = True
+) -> dict[str, list[str]]:
+    """Columns of a table separated by comma, semicolon, tab or bar, whichever its first line has.
+
+    ``header=True`` takes names from the first line, ``False`` makes ``column_0``, …; a sequence
+    gives them.
+
+    >>> parse_separated("a;b\\r\\n1;2\\r\\n3;4\\r\\n", "toy.csv")
+    {'a': ['1', '3'], 'b': ['2', '4']}
+    """
+    text = text.removeprefix("\ufeff")
+    first = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=first.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        rows = [row for row in lines if row]
+    except csv.Error as error:
+        raise ValueError(f"{where} is no table: line {lines.line_num}: {error}") from error
+    if not rows:
+        raise ValueError(f"{where} is empty")
+    if header is True:
+        names = [name.strip() for name in rows.pop(0)]
+    elif header is False:
+        names = [f"column_{i}" for i in range(len(rows[0]))]
+    else:
+        names = list(header)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{where} names columns twice: {', '.join(twice)}; rename them")
+    for number, row in enumerate(rows):
+        if len(row) != len(names):
+            counts = f"{len(row)} values between {separator!r}, the header {len(names)}"
+            raise ValueError(f"{where}: data row {number + 1} has {counts}")
+    if not rows:
+        raise ValueError(f"{where} has a header and no rows")
+    return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+
+
+def open_parquet(path: Path | str) -> Any:
+    """A Parquet file (``pyarrow.parquet.ParquetFile``), of which nothing has been read."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("a .parquet file", "pyarrow", '"dissensus[tables]"') from error
+    check_regular(path)
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except Exception as error:  # Arrow raises all kinds for damaged files
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error

@@ -296,10 +296,8 @@ class FeatureWriter:
             begun = read_json(self.folder / UNFINISHED, {"facts": {}, "done": {str: int}})
             for key, value in self.facts.items():
                 if (was := begun["facts"].get(key)) != value:
-                    raise ValueError(
-                        f"other features were begun in {self.folder}: {key} was {_short(was)}, now "
-                        f"it is {_short(value)}; repeat what was asked then, or choose another"
-                    )
+                    change = f"{key} was {_short(was)}, now it is {_short(value)}"
+                    raise ValueError(f"other features were begun in {self.folder}: {change}")
             self.done = begun["done"]
             return
         remove_parts(self.folder)  # left by a kill at this very line
@@ -331,9 +329,8 @@ def _check_labels(labels: NDArray[Any], rows: int, classes: int, where: str) -> 
     check_shape(labels, name=where, rows=rows)
     low, high = int(labels.min()), int(labels.max())
     if labels.dtype.kind not in "iu" or low < 0 or high >= classes:
-        raise ValueError(
-            f"{where} must be whole numbers below {classes}, got {labels.dtype} {low} to {high}"
-        )
+        got = f"{labels.dtype} {low} to {high}"
+        raise ValueError(f"{where} must be whole numbers below {classes}, got {got}")
 
 
 def _checksum(file: Path) -> int:

@@ -38,7 +38,7 @@ from dissensus.data.dataset import Data
 from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.sets import dataset_name, load
-from dissensus.data.shard_names import is_shards
+from dissensus.data.shards import is_shards
 from dissensus.tools.guards import device_named
 from dissensus.tools.progress import ProgressBar
 from dissensus.tools.specs import check_integer, check_name
@@ -187,10 +187,8 @@ class _Extractor:
         except RuntimeError as error:
             if "memory" in str(error):
                 raise
-            raise ValueError(
-                f"{self.backbone.name} cannot take inputs [batch, …] = {tuple(inputs.shape)} "
-                f"({error}); a transform can bring images to other sizes and channels"
-            ) from error
+            given = f"{self.backbone.name} cannot take inputs {tuple(inputs.shape)}"
+            raise ValueError(f"{given} ({error}); give a transform") from error
         if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(x):
             got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(f"a backbone must give [batch, …] for a batch of {len(x)}, got {got}")

@@ -30,9 +30,8 @@ from dissensus.data.dataset import (
     divide,
     split_rows,
 )
-from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
-from dissensus.data.images import draw_rows, fit_images
-from dissensus.data.shard_names import with_test
+from dissensus.data.images import IMAGE_SUFFIXES, decode_image, draw_rows, fit_images
+from dissensus.data.shards import with_test
 from dissensus.tools.progress import ProgressBar
 from dissensus.tools.specs import check_integer
 
@@ -189,10 +188,8 @@ def _fits(count: int, size: int, stream: bool | None) -> bool:
     """Whether images go into memory: as asked, by default if they fit."""
     needed = count * 3 * size**2 * 5  # once as bytes, once as float32
     if stream is False and needed > _LARGEST:
-        raise ValueError(
-            f"{count} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
-            "size, or leave them on disk with stream=True"
-        )
+        gib = f"{needed / 2**30:.1f} GiB of memory"
+        raise ValueError(f"{count} images of {size} × {size} need {gib}; set stream=True")
     return needed <= _LARGEST if stream is None else not stream
 
 

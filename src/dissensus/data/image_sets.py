@@ -6,10 +6,12 @@ CIFAR is read in its *binary* version, as the Python version is pickle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +19,11 @@ from numpy.typing import NDArray
 
 from dissensus.data.dataset import Data, Request, Split, divide, tensors
 from dissensus.data.download import RemoteFile, content, locate
-from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat
-from dissensus.data.images import draw_rows, to_unit
+from dissensus.data.images import draw_rows, open_image, to_unit
 from dissensus.tools.files import read_npz
 from dissensus.tools.guards import check_shape
+
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +92,55 @@ def _svhn(files: Mapping[str, bytes]) -> Pixels:
     return Pixels(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), labels)
 
 
+def read_idx(raw: bytes, where: str) -> Bytes:
+    """The array of an idx file of bytes: two zeros, a type code, the axes, their sizes, the data.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]), "toy")
+    array([5, 6, 7], dtype=uint8)
+    """
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{where} is not an idx file of bytes: it starts with {raw[:4].hex()!r}")
+    axes = raw[3]
+    shape = tuple(np.frombuffer(raw, ">u4", min(axes, (len(raw) - 4) // 4), 4).tolist())
+    values = np.frombuffer(raw, np.uint8, offset=min(len(raw), 4 + 4 * axes))
+    if len(shape) != axes or values.size != int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(f"{where} is cut short: {values.size} bytes for the shape {shape}")
+    return values.reshape(shape)
+
+
+def read_cifar(raw: bytes, where: str, label_bytes: int = 1) -> tuple[Bytes, Bytes]:
+    """Images and labels from records of ``label_bytes`` labels and 3 × 32 × 32 bytes.
+
+    Of several labels the last is the fine one.
+
+    >>> read_cifar(bytes([7]) + bytes(3072), "toy")[1]
+    array([7], dtype=uint8)
+    """
+    record = label_bytes + 3 * 32 * 32
+    if not raw or len(raw) % record:
+        raise ValueError(f"{where} is not a CIFAR binary file; a pickle is not read")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, record)
+    return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
+
+
+def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Variables of a MATLAB file."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        file = loadmat(io.BytesIO(raw), variable_names=list(names))
+        return [np.asarray(file[name]) for name in names]
+    except (MatReadError, ValueError, TypeError, LookupError, OSError, RuntimeError) as error:
+        wanted = " and ".join(names)
+        raise ValueError(f"{where} must be a .mat file with {wanted} ({error!r})") from error
+
+
 # ---- sources and checksums ----------------------------------------------------------------------
 
 
-def _file(base: str, name: str, checksum: str | None = None, unchecked: str = "") -> RemoteFile:
-    return RemoteFile(name, f"{base}/{name}", checksum, unchecked)
+def _file(base: str, name: str, checksum: str | None = None) -> RemoteFile:
+    return RemoteFile(name, f"{base}/{name}", checksum)
 
 
 def _idx_files(base: str, *checksums: str) -> dict[str, tuple[RemoteFile, ...]]:
@@ -112,12 +159,9 @@ def _cifar10_file(name: str, checksum: str) -> RemoteFile:
 
 
 def _cifar100_file(name: str) -> RemoteFile:
-    return RemoteFile(
-        name,
-        f"{_CIFAR}/cifar-100-binary.tar.gz",
-        unchecked="the official page states a checksum of the archive only; sizes are checked",
-        archive_checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
-    )
+    """The official page states a checksum of the archive only."""
+    checksum = "md5:03b5dce01913d631647c71ecec9e9cb8"
+    return RemoteFile(name, f"{_CIFAR}/cifar-100-binary.tar.gz", archive_checksum=checksum)
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"  # a mirror: the original page serves none
@@ -126,7 +170,6 @@ _KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist"
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 _SVHN = "http://ufldl.stanford.edu/housenumbers"
 
-_UNCHECKED = "no checksum of this file is known for certain: shape and labels are checked"
 _STRIP = "svhn_test_5k_reconstructed.png"
 _STRIP_LABELS = "svhn_test_5k_labels.npz"
 
@@ -178,9 +221,9 @@ IMAGE_SETS: dict[str, ImageSet] = {
     "kmnist": ImageSet(
         folders=("kmnist", "KMNIST/raw"),
         files={
-            "train": (
-                _file(_KMNIST, "kmnist-train-imgs.npz", None, _UNCHECKED),
-                _file(_KMNIST, "kmnist-train-labels.npz", None, _UNCHECKED),
+            "train": (  # of which no checksum is known for certain
+                _file(_KMNIST, "kmnist-train-imgs.npz"),
+                _file(_KMNIST, "kmnist-train-labels.npz"),
             ),
             "test": (
                 _file(_KMNIST, "kmnist-test-imgs.npz", "md5:dace6de62ca8b90843cc45366337d02e"),
@@ -304,10 +347,8 @@ def _pixels(name: str, part: str, request: Request, verify: bool) -> Pixels:
     )
     wanted = (images.rows[part], *images.shape)
     if verify and pixels.x.shape != wanted:
-        raise ValueError(
-            f"{next(iter(paths.values()))} must hold {wanted} pixels, got {pixels.x.shape}; delete "
-            "it and load again, or pass verify=False"
-        )
+        path = next(iter(paths.values()))
+        raise ValueError(f"{path} must hold {wanted} pixels, got {pixels.x.shape}; delete it")
     return pixels
 
 

@@ -12,12 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.column_values import find_gaps, raw_columns, text_column
+from dissensus.data.column_values import (
+    TABLE_SUFFIXES,
+    find_gaps,
+    list_names,
+    raw_columns,
+    read_columns,
+    text_column,
+)
 from dissensus.data.encoder import Encoder, Scaler
-from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
 from dissensus.data.preparation import Preparation
-from dissensus.data.shard_names import is_shards
-from dissensus.data.shards import open_shards
+from dissensus.data.shards import is_shards, open_shards
 from dissensus.tools.files import ArrayHeader, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -180,10 +185,8 @@ def _check_form(x: Array | ArrayHeader, like: InputSpec, path: Path) -> None:
             hint = "; add the channel axis with x[:, None]"
         elif len(x.shape) == 4 and (x.shape[3], *x.shape[1:3]) == wanted:
             hint = "; move the channels to the front with x.transpose(0, 3, 1, 2)"
-        raise ValueError(
-            f"the inputs in {path} must be [rows, {sizes}], as {like.name} has them, got "
-            f"{tuple(x.shape)}{hint}"
-        )
+        known = f"[rows, {sizes}], as {like.name} has them"
+        raise ValueError(f"the inputs in {path} must be {known}, got {tuple(x.shape)}{hint}")
 
 
 def _standardize(x: Array, like: InputSpec) -> Array:
@@ -242,10 +245,8 @@ def _encode_targets(y: Array, like: InputSpec, path: Path) -> Tensor:
         labels = [str(value) for value in y.tolist()]
         strange = sorted(set(labels) - set(index))
         if strange:
-            raise ValueError(
-                f"{path} holds the class {strange[0]!r}, which the run does not know; it knows "
-                f"{list_names(like.classes)}"
-            )
+            known = list_names(like.classes)
+            raise ValueError(f"{path} holds the class {strange[0]!r}; the run knows {known}")
         return torch.tensor([index[label] for label in labels])
     try:
         values = torch.from_numpy(y.astype(np.float64)).reshape(len(y), -1)

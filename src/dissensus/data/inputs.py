@@ -24,7 +24,7 @@ from dissensus.data.image_folder import ImageFiles
 from dissensus.data.images import fit_images, to_unit
 from dissensus.data.input_files import Inputs, InputSpec, read_arrays, read_inputs
 from dissensus.data.sets import DATASETS, OOD_SETS, dataset_name, load, load_ood
-from dissensus.data.shard_names import is_shards
+from dissensus.data.shards import is_shards
 from dissensus.tools.files import read_npz
 from dissensus.tools.specs import nearest
 
@@ -91,10 +91,7 @@ def find_inputs(
         return _from_data(data, like, part or "test", labelled=labelled, match=match)
     known = [] if own is None else [*_SPLITS, *own.extra]
     hint = nearest(text.lower(), [*known, "corrupt:SEVERITY", *DATASETS])
-    raise ValueError(
-        f"there is no set {text!r}; {hint} (inputs of your own are files, .npz, .npy, "
-        ".csv, .tsv or .parquet, and folders)"
-    )
+    raise ValueError(f"there is no set {text!r}; {hint} (your own are .npz, .npy, .csv, folders)")
 
 
 def take_part(data: Data, name: str, *, labelled: bool = False) -> Inputs:
@@ -176,10 +173,8 @@ def _from_data(
             x, shape = fit_images(x, wanted), wanted
     outputs = data.outputs if labelled else like.outputs
     if match and (shape, outputs) != (wanted, like.outputs):
-        raise ValueError(
-            f"{data.name} has inputs of shape {shape} and {data.outputs} outputs, the run takes "
-            f"{wanted} and gives {like.outputs}"
-        )
+        own = f"inputs of shape {shape} and {data.outputs} outputs"
+        raise ValueError(f"{data.name} has {own}, the run takes {wanted} and gives {like.outputs}")
     return Inputs(data.name, x, y)
 
 

@@ -37,8 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.column_values import READERS, find_gaps, find_kind, raw_columns
-from dissensus.data.formats import list_names
+from dissensus.data.column_values import READERS, find_gaps, find_kind, list_names, raw_columns
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -221,18 +220,14 @@ class Preparation:
         raw = raw_columns(table)
         for column in self.used:
             if column.name not in raw:
-                raise ValueError(
-                    f"{where} lacks the column {column.name!r}, which the run was trained with; it "
-                    f"has {list_names(raw)}"
-                )
+                lacks = f"{where} lacks the column {column.name!r} of training"
+                raise ValueError(f"{lacks}; it has {list_names(raw)}")
         read = {column: column.read(raw[column.name]) for column in self.used}
         if self.missing == "error":
             for column, values in read.items():
                 if count := int(find_gaps(values).sum()):
-                    raise ValueError(
-                        f"{where}: column {column.name!r} lacks {count} of {len(values)} values; "
-                        "fill them, or train with missing='fill'"
-                    )
+                    lacks = f"column {column.name!r} lacks {count} of {len(values)} values"
+                    raise ValueError(f"{where}: {lacks}; fill them, or train with missing='fill'")
         rows = len(next(iter(read.values())))
         out, begin = np.empty((rows, len(self.features))), 0
         for column, values in read.items():
@@ -417,11 +412,8 @@ def _check_range(numbers: Floats, name: str) -> None:
     """Raise for infinite numbers, and for those that float32, in which networks compute, lacks."""
     infinite = int(np.isinf(numbers).sum())
     if infinite:
-        raise ValueError(
-            f"column {name!r} holds {infinite} infinite values; remove or replace them"
-        )
+        raise ValueError(f"column {name!r} holds {infinite} infinite values; replace them")
     beyond = np.abs(numbers) > np.finfo(np.float32).max
     if beyond.any():
-        raise ValueError(
-            f"column {name!r} holds {numbers[beyond][0]:g}, which is beyond float32; rescale it"
-        )
+        largest = f"{numbers[beyond][0]:g}"
+        raise ValueError(f"column {name!r} holds {largest}, which is beyond float32; rescale it")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from dissensus.data.array_files import load_features, load_npz
 from dissensus.data.arrow import is_dataset
+from dissensus.data.column_values import TABLE_SUFFIXES
 from dissensus.data.dataset import Data, Request, data_places, hold_out_classes
 from dissensus.data.feature_store import is_store, load_store
-from dissensus.data.formats import TABLE_SUFFIXES
 from dissensus.data.image_folder import load_folder
 from dissensus.data.image_sets import (
     IMAGE_SETS,
@@ -26,8 +26,7 @@ from dissensus.data.image_sets import (
     load_test_pixels,
 )
 from dissensus.data.images import fit_images, to_unit
-from dissensus.data.shard_names import is_shards
-from dissensus.data.shards import load_dataset, load_shards
+from dissensus.data.shards import is_shards, load_dataset, load_shards
 from dissensus.data.table import Table, read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
 from dissensus.tools.specs import check_keys, check_name, nearest
@@ -124,10 +123,8 @@ def load_table(
     is_file = Path(name_or_path).suffix.lower() in TABLE_SUFFIXES
     if not is_file and dataset_name(name_or_path) not in tables:
         hint = nearest(str(name_or_path).lower(), tables)
-        raise ValueError(
-            f"there is no table {str(name_or_path)!r}; {hint} (files end in "
-            f"{', '.join(TABLE_SUFFIXES)})"
-        )
+        ends = ", ".join(TABLE_SUFFIXES)
+        raise ValueError(f"there is no table {str(name_or_path)!r}; {hint} (files end in {ends})")
     request = Request(data_places(data_dir), download=download)
     table = _find_loader(name_or_path, options)(request)
     assert isinstance(table, Table)
@@ -186,11 +183,8 @@ def _find_loader(
         loader = partial(load_store if is_store(path) else load_folder, path)
     else:
         hint = nearest(str(name_or_path).lower(), DATASETS)
-        raise ValueError(
-            f"there is no data set {str(name_or_path)!r}; {hint} (data of your own are files "
-            f"ending in {', '.join(FORMATS)}, folders of images or features, or shards: .tar, or a "
-            "pattern of .tar or .parquet)"
-        )
+        own = f"data of your own are files ({', '.join(FORMATS)}), folders, or shards such as *.tar"
+        raise ValueError(f"there is no data set {str(name_or_path)!r}; {hint} ({own})")
     return _with_options(loader, repr(str(name_or_path)), options)
 
 

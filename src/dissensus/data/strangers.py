@@ -166,11 +166,8 @@ def _default_shares(x: Tensor) -> tuple[tuple[str, float], ...]:
         return (("phase", 1.0),) if small else (("mosaic", 1.0), ("phase", 1.0))
     if x.ndim == 2:
         return (("permute", 1.0),)
-    raise ValueError(
-        "strangers are known for images [batch, channels, height, width] and rows [batch, "
-        f"columns], got {tuple(x.shape)}; name a family, as in strangers:permute=1, or give "
-        "disagreement= a function (x, generator) -> x"
-    )
+    got = f"images [batch, channels, height, width] or rows [batch, columns], got {tuple(x.shape)}"
+    raise ValueError(f"strangers need {got}; name a family, as in strangers:permute=1")
 
 
 def _share(family: str, text: str) -> float:

@@ -24,10 +24,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.column_values import Array, find_kind, text_column
+from dissensus.data.column_values import (
+    Array,
+    complete_rows,
+    find_kind,
+    list_names,
+    missing_counts,
+    read_columns,
+    text_column,
+)
 from dissensus.data.dataset import PARTS, Data, Request, check_task, guess_task, split_rows
 from dissensus.data.encoder import Standard
-from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
 from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
 from dissensus.tools.specs import check_choice, check_integer
 
@@ -175,15 +182,11 @@ def _rows_to_keep(
     count, counts = len(columns[target]), missing_counts(columns)
     if counts and missing == "error":
         each = ", ".join(f"{name}: {number}" for name, number in counts.items())
-        raise ValueError(
-            f"{path} lacks values in {len(counts)} of {len(columns)} columns ({each}, of {count} "
-            "rows); pass missing='fill' or missing='drop', or drop=[…] for whole columns"
-        )
+        lacks = f"in {len(counts)} of {len(columns)} columns ({each}, of {count} rows)"
+        raise ValueError(f"{path} lacks values {lacks}; pass missing='fill' or missing='drop'")
     if missing == "fill" and target in counts:
-        raise ValueError(
-            f"{path}: the target {target!r} is missing in {counts[target]} of {count} rows and "
-            "cannot be filled; remove those rows, or pass missing='drop'"
-        )
+        missing_in = f"the target {target!r} is missing in {counts[target]} of {count} rows"
+        raise ValueError(f"{path}: {missing_in}; remove them, or pass missing='drop'")
     ids = complete_rows(columns) if missing == "drop" else np.arange(count, dtype=np.int64)
     if len(ids) == 0:
         raise ValueError(f"{path}: every row lacks a value; try missing='fill', or drop columns")
@@ -211,8 +214,6 @@ def _labels(values: Array) -> tuple[Array, tuple[str, ...]]:
 
 def _numbers(values: Array, name: str) -> tuple[Array, tuple[str, ...]]:
     if find_kind(values, parse=True) != "number":
-        raise ValueError(
-            f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
-            "leave task out, or pass task='classification'"
-        )
+        text = f"the target {name!r} holds text such as {values[0]!r}"
+        raise ValueError(f"{text}; regression needs numbers: pass task='classification'")
     return Column(name, "number").read(values), ()

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.data.column_values import text_column
+from dissensus.data.column_values import complete_rows, parse_separated, text_column
 from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
-from dissensus.data.formats import complete_rows, parse_separated
 from dissensus.data.preparation import Column
 from dissensus.data.table import Table
 
 _UCI = "https://archive.ics.uci.edu/static/public"
-_UNCHECKED = "there was no unmodified copy to compute one: rows, columns and names are checked"
 _ABALONE = (
     "sex,length,diameter,height,whole weight,shucked weight,viscera weight,shell weight,rings"
 )
@@ -60,8 +58,7 @@ UCI_TABLES: dict[str, UCITable] = {
         folder="uci-bioconcentration",
         file=RemoteFile(
             "Grisoni_et_al_2016_EnvInt88.csv",
-            f"{_UCI}/510/qsar+bioconcentration+classes+dataset.zip",
-            unchecked=_UNCHECKED,
+            f"{_UCI}/510/qsar+bioconcentration+classes+dataset.zip",  # no known checksum
         ),
         target="logBCF",
         rows=779,
@@ -71,9 +68,7 @@ UCI_TABLES: dict[str, UCITable] = {
     ),
     "facebook": UCITable(
         folder="uci-facebook",
-        file=RemoteFile(
-            "dataset_Facebook.csv", f"{_UCI}/368/facebook+metrics.zip", unchecked=_UNCHECKED
-        ),
+        file=RemoteFile("dataset_Facebook.csv", f"{_UCI}/368/facebook+metrics.zip"),
         target="Lifetime Post Total Impressions",
         rows=500,
         complete=495,
@@ -116,10 +111,8 @@ def uci_table(
         raise ValueError(f"{path} is not the {name} table: it has no column {', '.join(lacking)}")
     count = len(columns[spec.target])
     if verify and count != spec.rows:
-        raise ValueError(
-            f"{path} is not the whole {name} table: it has {count} rows, expected {spec.rows}; "
-            "delete it and load again, or pass verify=False to use it as it is"
-        )
+        rows = f"it has {count} rows, expected {spec.rows}"
+        raise ValueError(f"{path} is not the whole {name} table: {rows}; delete it or verify=False")
     observed = count - spec.tail
     ids = complete_rows({column: values[:observed] for column, values in columns.items()})
     if verify and len(ids) != spec.complete:

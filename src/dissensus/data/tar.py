@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
+from dissensus.data.images import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
 from dissensus.tools.files import check_regular, damaged, parse_json, read_npy
 from dissensus.tools.guards import check_finite
 from dissensus.tools.progress import ProgressBar
@@ -64,9 +64,8 @@ def samples(shard: str | Path) -> Iterator[tuple[str, Fields]]:
     try:
         archive = tarfile.open(shard, "r:")  # noqa: SIM115 - entered below, where errors are ours
     except (tarfile.TarError, OSError) as error:
-        raise ValueError(
-            f"{shard} cannot be read as a tar without compression ({error}); unpack .tar.gz first"
-        ) from error
+        reason = f"cannot be read as a tar without compression ({error})"
+        raise ValueError(f"{shard} {reason}; unpack .tar.gz first") from error
     key, fields = "", Fields()
     with archive as tar:
         for info in _members(tar, shard):
@@ -134,10 +133,8 @@ def choose_fields(shard: Path, field: str | None, target: str | None) -> tuple[s
                 refused = f"; {error}"
     inputs = kinds["image"] or kinds["npy"]
     if len(inputs) != 1:
-        raise ValueError(
-            f"{shard} has samples with {', '.join(fields)}: name the input with input= and the "
-            f"label with target={refused}"
-        )
+        found = ", ".join(fields)
+        raise ValueError(f"{shard} has samples with {found}: set input= and target={refused}")
     return inputs[0], target
 
 
@@ -160,10 +157,8 @@ def field_kind(field: str, where: str) -> str:
     if last in _KINDS:
         return _KINDS[last]
     why = " is a pickle, which could run code and is never loaded; it" if last in _PICKLES else ""
-    raise ValueError(
-        f"{where}: the field {field!r}{why} cannot be read; use images (jpg, png, …), npy, json, "
-        "cls or txt"
-    )
+    use = "use images (jpg, png, …), npy, json, cls or txt"
+    raise ValueError(f"{where}: the field {field!r}{why} cannot be read; {use}")
 
 
 def decode_input(

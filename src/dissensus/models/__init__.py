@@ -197,14 +197,10 @@ def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], ou
         with torch.no_grad():
             result = member(torch.zeros(2, *input_shape))
     except RuntimeError as error:
-        raise ValueError(
-            f"{model} cannot take a batch of shape {(2, *input_shape)}: {error}"
-        ) from error
+        raise ValueError(f"{model} cannot take a batch {(2, *input_shape)}: {error}") from error
     finally:
         member.train(training)
     got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
     if got != (2, outputs):
-        raise ValueError(
-            f"{model} must give [batch, outputs] = {(2, outputs)}, got {got}; pass its own option "
-            f"for the number of outputs, such as num_classes={outputs}"
-        )
+        wanted = f"[batch, outputs] = {(2, outputs)}, got {got}"
+        raise ValueError(f"{model} must give {wanted}; set an option such as num_classes")

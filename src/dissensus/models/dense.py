@@ -155,7 +155,5 @@ def ldr_linear_head(input_shape: Sequence[int], outputs: int) -> nn.Module:
 def _features(input_shape: Sequence[int], model: str) -> int:
     shape = tuple(input_shape)
     if len(shape) != 1 or shape[0] < 1:
-        raise ValueError(
-            f"{model} takes feature vectors (features,), got {shape}; run a backbone first"
-        )
+        raise ValueError(f"{model} takes feature vectors, got {shape}; run a backbone first")
     return int(shape[0])

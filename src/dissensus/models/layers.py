@@ -125,10 +125,8 @@ def check_image_shape(input_shape: Sequence[int], model: str, smallest: int = 1)
     """Raise unless ``input_shape`` is ``(channels, height, width)`` of at least ``smallest``."""
     shape = tuple(input_shape)
     if len(shape) != 3 or min(shape) < 1:
-        raise ValueError(
-            f"{model} takes images (channels, height, width), got {shape}; for a table use 'mlp'"
-        )
+        axes = "(channels, height, width)"
+        raise ValueError(f"{model} takes images {axes}, got {shape}; for a table use 'mlp'")
     if min(shape[1:]) < smallest:
-        raise ValueError(
-            f"{model} needs images of at least {smallest} × {smallest}, got {shape[1:]}; pad them"
-        )
+        least = f"{smallest} × {smallest}"
+        raise ValueError(f"{model} needs images of at least {least}, got {shape[1:]}; pad them")

@@ -102,9 +102,9 @@ def _trace(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
         # Looks into what contains the cut, and into nothing else.
         graph = LeafTracer(lambda _, path: not name.startswith(f"{path}.")).trace(network)
     except Exception as error:  # a forward may do anything with what it is given
+        reason = f"as tracing its forward failed ({type(error).__name__}: {error})"
         raise ValueError(
-            f"{type(network).__name__} cannot be split at {name!r}, as tracing its forward failed "
-            f"({type(error).__name__}: {error}); write backbone and head as modules of your own"
+            f"{type(network).__name__} cannot be split at {name!r}, {reason}"
         ) from error
     calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
     if len(calls) != 1:
@@ -124,9 +124,7 @@ def _head_nodes(graph: fx.Graph, cut: fx.Node) -> tuple[set[fx.Node], fx.Node]:
         inside.add(max(across, key=lambda node: place[node]))
         across = _across(inside)
     if across[0].op == "placeholder":
-        raise ValueError(
-            f"the network cannot be split at {cut.target!r}: several tensors cross there"
-        )
+        raise ValueError(f"several tensors cross {cut.target!r}; split the network elsewhere")
     return inside, across[0]
 
 
@@ -207,6 +205,4 @@ def _check_equal(network: nn.Module, backbone: nn.Module, head: nn.Module, examp
         for module, training in modes:
             module.training = training
     if wanted.shape != got.shape or not torch.allclose(wanted, got, rtol=1e-4, atol=1e-5):
-        raise ValueError(
-            "backbone and head differ from the network: keep= drops something that the head needs"
-        )
+        raise ValueError("backbone and head differ from the network: keep= drops too much")

@@ -91,14 +91,10 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
                 continue
             given = _describe_arguments(function, args, kwargs)
             if values.is_meta or values.is_sparse:
-                raise ValueError(
-                    f"{function.__name__} needs dense tensors with values, got {given}"
-                )
+                raise ValueError(f"{function.__name__} needs dense tensors, got {given}")
             bad = int((~torch.isfinite(values)).sum())
-            raise ValueError(
-                f"{function.__name__} gives {bad} NaN or infinite of {values.numel()} values for "
-                f"{given}; pass finite numbers, smaller ones or float64"
-            )
+            got = f"{bad} NaN or infinite of {values.numel()} values for {given}"
+            raise ValueError(f"{function.__name__} gives {got}; pass smaller numbers or float64")
         return result
 
     return call
@@ -134,10 +130,7 @@ def check_finite(values: Any, *, name: str) -> None:
     if unreadable(values) or _finite(values):
         return
     bad = int((~torch.isfinite(values)).sum())
-    raise ValueError(
-        f"{name} must be finite, got {bad} NaN or infinite of {values.numel()} values; "
-        "find the member or example that produced them before going on"
-    )
+    raise ValueError(f"{name} must be finite, got {bad} NaN or infinite of {values.numel()} values")
 
 
 def check_row_weights(weights: Any, rows: int, *, name: str = "weights") -> None:

@@ -51,9 +51,7 @@ class Tabular(ABC):
         try:
             from pandas import DataFrame
         except ImportError as error:
-            raise ImportError(
-                "to_frame needs pandas, which is not installed: pip install 'dissensus[tables]'"
-            ) from error
+            raise ImportError("to_frame needs pandas: pip install 'dissensus[tables]'") from error
         return DataFrame(self.to_rows())
 
     def plot(self) -> Figure:

@@ -43,10 +43,8 @@ def check_size(needed: int, what: str, advice: str = "") -> None:
     """Raise if ``what`` needs more memory than the content of one file may take."""
     if needed > max_bytes():
         most, otherwise = max_bytes() / 2**30, f"{advice}, or" if advice else "if you trust it,"
-        raise ValueError(
-            f"{what} would take {needed / 2**30:.1f} GiB of memory, more than the limit of "
-            f"{most:.1f} GiB; {otherwise} set {MAX_BYTES_VARIABLE} to more bytes"
-        )
+        gib = f"{needed / 2**30:.1f} GiB of memory, more than the limit of {most:.1f} GiB"
+        raise ValueError(f"{what} would take {gib}; {otherwise} raise {MAX_BYTES_VARIABLE}")
 
 
 def check_regular(path: str | Path, where: str = "") -> None:
