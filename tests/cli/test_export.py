@@ -110,6 +110,7 @@ OOD = {
     ],
 }
 ATTACKS = {
+    "format": "dissensus.robustness/1",
     "evaluated_on": "the first 40 of test of digits",
     "examples": 40,
     "clean_accuracy": {"accuracy": 0.9, "low": 0.77, "high": 0.96},
@@ -166,7 +167,7 @@ def test_records_of_other_weights_are_left_out(
     earlier = {"environment": {"written": "1999-01-01T00:00:00+00:00"}}
     write_record(run / "ood" / "ood.json", OOD | earlier)
     answer = dissensus("export", run, "--format", "hub", "--out", tmp_path / "a", "--no-diagnosis")
-    assert "ood/ood.json is older than the weights and is left out" in answer.err
+    assert "ood/ood.json is left out: it is older than the run" in answer.err
     card = (tmp_path / "a" / "README.md").read_text()
     assert "moon" not in card
     assert "Detection of unknown inputs was not measured" in card

@@ -14,10 +14,10 @@ from dissensus.export.run import Export, ExportedRun, export_run
 from dissensus.tools.lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from dissensus.export.card import RunResults, read_results
     from dissensus.export.graph import to_onnx, to_pt2
     from dissensus.export.hub import save_folder, save_run
     from dissensus.export.module import example_for
-    from dissensus.export.results import RunResults, read_results
 
 __all__ = [
     "Export",
@@ -36,9 +36,9 @@ __all__ = [
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "RunResults": "results:RunResults",
+        "RunResults": "card:RunResults",
         "example_for": "module:example_for",
-        "read_results": "results:read_results",
+        "read_results": "card:read_results",
         "save_folder": "hub:save_folder",
         "save_run": "hub:save_run",
         "to_onnx": "graph:to_onnx",

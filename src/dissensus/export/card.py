@@ -1,23 +1,26 @@
 """Model cards: the facts of an ensemble and its records, for the template ``card.md``.
 
-A number is in the card if a record has it, and a section if it has content. The limits name what
-was not measured.
+A number is in the card if a record has it, and a section if it has content; the template also names
+what was not measured.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dissensus.detection import Detector
 from dissensus.export.module import backbone_name
-from dissensus.export.results import RunResults
 from dissensus.models import MODELS
 from dissensus.runs.data import DataSummary
+from dissensus.runs.folder import RESULTS, describe, read_result
 from dissensus.tools.console import printable
+from dissensus.tools.files import check_types
+from dissensus.tools.records import RECORD, read_record
 
 #: Settings of training that the card lists.
 _TRAINING = (
@@ -40,6 +43,62 @@ _RESULTS = {
 #: What Markdown or HTML would take for markup; an underscore inside of a word is none.
 _MARKUP = re.compile(r"[\\`*\[\]~!$|]|(?<!\w)_|_(?!\w)|^(?=[#+-])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+_ACCURACY = {"accuracy": float, "low": float, "high": float}
+
+#: What the card takes from the records of commands.
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "ood": {
+        "detection": [{"method": str, "set": str, "score": str, "auroc": float, "fpr95": float}]
+    },
+    "attack": {
+        "evaluated_on": str,
+        "examples": int,
+        "clean_accuracy": _ACCURACY,
+        "worst_case": _ACCURACY,
+        "attacks": [{"attack": str, "accuracy": float, "interval": [float]}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """Metrics of a run by split, and records of ``diagnose``, ``ood`` and ``attack``.
+
+    What was not measured is empty. ``notes`` say what was left out and why.
+    """
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    diagnosis: Mapping[str, Any] = field(default_factory=dict)
+    ood: Mapping[str, Any] = field(default_factory=dict)
+    attacks: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def read_results(run: str | Path, diagnosis: Mapping[str, Any] | None = None) -> RunResults:
+    """What the files of a run hold; ``diagnosis`` is ``diagnose(…).to_dict()`` of these weights."""
+    found, records, notes = describe(run), {}, []
+    for command, schema in _SCHEMAS.items():
+        name = RESULTS[command][0]
+        try:
+            records[command] = read_result(run, command)
+            if records[command]:
+                check_types(records[command], schema, "it")
+        except ValueError as error:
+            records[command] = {}
+            notes.append(f"{name} is left out: {error}")
+    record = read_record(Path(run) / RECORD) if found.test else {}  # else it is of other weights
+    metrics = {"test": found.test, "validation": record.get("val") or found.val}
+    return RunResults(
+        {"epochs": found.epochs, "best_epoch": found.best_epoch},
+        {split: values for split, values in metrics.items() if values},
+        diagnosis or {},
+        records["ood"],
+        records["attack"],
+        tuple(notes),
+    )
 
 
 def model_card(
@@ -69,6 +128,7 @@ def model_card(
         template_str=Path(__file__).with_name("card.md").read_text(encoding="utf-8"),
         text=text,
         code=code,
+        number=_number,
         first=_first,
         config=config,
         summary=summary,
@@ -86,9 +146,9 @@ def model_card(
         settings={key: value for key, value in settings.items() if value is not None},
         judged=" and ".join(f"{count} {text(split)}" for split, count in judged),
         metric_rows=list(_metric_rows(results.metrics)),
-        unknown_rows=list(_unknown_rows(results.ood, str(config["name"]))),
-        attack_rows=list(_attack_rows(results.attacks)),
-        limits=_limits(config["task"], results, license),
+        unknown=_own_rows(results.ood, str(config["name"])),
+        license=license,
+        regression=regression,
     )
     return str(card) + "\n"
 
@@ -124,23 +184,6 @@ def _card_data(
     )
 
 
-def _limits(task: str, results: RunResults, license: str | None) -> list[str]:
-    limits = ["The results are of one run on one split; other data may differ."]
-    if not results.metrics:
-        limits = ["How well it predicts is unknown: no results were recorded."]
-    if not results.diagnosis:
-        limits.append("Its members were not checked for collusion (`dissensus diagnose`).")
-    if task == "regression":
-        limits.append("The spread of its members is not calibrated: it is no predictive interval.")
-    elif not results.ood:
-        limits.append("Detection of unknown inputs was not measured (`dissensus ood`).")
-    if task != "regression" and not results.attacks:
-        limits.append("Robustness to adversarial inputs was not measured (`dissensus attack`).")
-    if license is None:
-        limits.append("No license was chosen; until its owner names one, it is not free to use.")
-    return limits
-
-
 # ---- tables -------------------------------------------------------------------------------------
 
 
@@ -152,37 +195,18 @@ def _metric_rows(metrics: Mapping[str, Mapping[str, Any]]) -> Iterable[list[str]
             yield [name, *("" if value is None else form.format(value) for value in values)]
 
 
-def _unknown_rows(record: Mapping[str, Any], name: str) -> Iterable[list[str]]:
-    """The measures of ``dissensus ood``; of several methods those of the one called ``name``."""
+def _own_rows(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The rows of ``dissensus ood``; of several methods those of the one called ``name``."""
     rows = list(record.get("detection", ()))
-    if len({row["method"] for row in rows}) > 1:
-        rows = [row for row in rows if row["method"] == name]
-    for row in rows:
-        measures = [
-            _number(row[key], row.get(f"{key}_low"), row.get(f"{key}_high"), "{:.3f}")
-            for key in ("auroc", "fpr95")
-        ]
-        flagged = "" if row.get("flagged") is None else f"{row['flagged']:.1%}"
-        yield [text(row["set"]), text(row["score"]), *measures, flagged]
-
-
-def _attack_rows(record: Mapping[str, Any]) -> Iterable[list[str]]:
-    """The accuracies of ``dissensus attack``."""
-    if not record:
-        return
-    yield ["none", _number(**record["clean_accuracy"])]
-    for row in record["attacks"]:
-        source = f" (made on {text(row['source'])})" if row.get("source") else ""
-        low, high = row["interval"]
-        yield [code(row["attack"]) + source, _number(row["accuracy"], low, high)]
-    yield ["**worst case for each example**", _number(**record["worst_case"])]
+    several = len({row["method"] for row in rows}) > 1
+    return [row for row in rows if row["method"] == name] if several else rows
 
 
 def _number(
-    accuracy: float, low: float | None, high: float | None, form: str = "{:.1%}", **_: Any
+    value: float, low: float | None = None, high: float | None = None, form: str = "{:.1%}"
 ) -> str:
     """A measure with its interval, if it has one."""
-    bare = form.format(accuracy)
+    bare = form.format(value)
     if low is None or high is None:
         return bare
     return f"{bare} [{form.format(low)}, {form.format(high)}]"

@@ -13,9 +13,8 @@ from typing import Any
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.saving import describe, weights_of
-from dissensus.export.card import model_card
+from dissensus.export.card import RunResults, model_card, read_results
 from dissensus.export.module import backbone_name, check_detector, check_weights, versions
-from dissensus.export.results import RunResults, read_results
 from dissensus.models import MODELS, MemberFactory
 from dissensus.runs.data import DataSummary
 from dissensus.runs.folder import read_config
@@ -91,15 +90,12 @@ def save_run(
     folder: str | Path,
     *,
     detector: Detector | None = None,
-    diagnosis: Mapping[str, Any] | None = None,
+    results: RunResults | None = None,
     name: str = "",
     license: str | None = None,
     trust: bool = False,
 ) -> list[Path]:
-    """:func:`save_folder` of a run of the command line, with a card made from its files.
-
-    ``diagnosis`` is ``diagnose(…).to_dict()``, where there is one of these weights.
-    """
+    """:func:`save_folder` of a run of the command line, with a card made from its files."""
     config = read_config(run)
     summary = DataSummary.require(run, "dissensus.load and dissensus.export.save_folder")
     return save_folder(
@@ -108,7 +104,7 @@ def save_run(
         member_factory(config, summary, trust=trust),
         summary=summary,
         detector=detector,
-        results=read_results(run, diagnosis=diagnosis),
+        results=results or read_results(run),
         settings={
             "training": {"seed": config["ensemble"].get("seed", 0), **config["training"]},
             "data": _chosen(config.get("data", {}), "target", "augment", "adversarial"),

@@ -149,23 +149,24 @@ def _write_graph(
 def _write_folder(
     run: Path, ens: Ensemble, detector: Detector | None, options: Export, progress: bool
 ) -> ExportedRun:
+    from dissensus.export.card import read_results
     from dissensus.export.hub import save_run
-    from dissensus.export.results import read_results
 
     diagnosis, note = None, ""
     if options.diagnosis:
         with ProgressBar("diagnosing the run for its card", show=progress):
             diagnosis, note = _diagnose(run, options)
+    results = read_results(run, diagnosis)
     files = save_run(
         run,
         options.out,
         detector=detector,
-        diagnosis=diagnosis,
+        results=results,
         name=options.name,
         license=options.license,
         trust=options.trust,
     )
-    notes = [*([note] if note else []), *read_results(run).notes]
+    notes = [*([note] if note else []), *results.notes]
     return ExportedRun(Path(options.out), files, license=options.license, notes=notes)
 
 

@@ -24,7 +24,7 @@ from dissensus.runs.data import DataSummary, check_same_data, data_of, load_data
 from dissensus.runs.detections import Detect, Detections
 from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
 from dissensus.runs.evaluate import Evaluate, RunEvaluation, compute_metrics, evaluate
-from dissensus.runs.folder import Run, describe, find_runs, read_config
+from dissensus.runs.folder import RESULTS, Run, describe, find_runs, read_config, read_result
 from dissensus.runs.load import device_named, load, make_ensemble, member_factory
 from dissensus.runs.predict import Predict, PredictedInputs, predict
 from dissensus.runs.settings import Settings, resolve
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dissensus.runs.score_sets import detect
 
 __all__ = [
+    "RESULTS",
     "Accuracies",
     "AttackOptions",
     "Candidates",
@@ -83,6 +84,7 @@ __all__ = [
     "member_factory",
     "predict",
     "read_config",
+    "read_result",
     "resolve",
     "resume_command",
     "train",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.data import data_of
+from dissensus.runs.folder import RESULTS
 from dissensus.runs.load import load
 from dissensus.tools.files import write_npz
 from dissensus.tools.records import environment, write_record
@@ -111,7 +112,7 @@ class RunRobustness(Result):
         """Everything but the inputs, as plain values."""
         transfer = {} if self.transfer is None else {"transfer": self.transfer}
         return {
-            "format": "dissensus.robustness/1",
+            "format": RESULTS["attack"][1],
             "evaluated_on": self.evaluated_on,
             "run": str(self.run),
             **transfer,

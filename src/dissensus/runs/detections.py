@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dissensus.runs.folder import RESULTS
 from dissensus.runs.prediction_files import keys_option, probs_option
 from dissensus.tools.files import write_csv, write_npz
 from dissensus.tools.records import environment, write_record
@@ -170,7 +171,7 @@ class Detections(Result):
         groups = self._groups()
         studies = {name: method.study for name, method in self.methods.items()}
         return {
-            "format": "dissensus.ood/1",
+            "format": RESULTS["ood"][1],
             "runs": [str(run) for run in self.runs],
             "options": settings,
             "id": {name: study.known for name, study in studies.items()},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.data import data_of
+from dissensus.runs.folder import RESULTS
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PANEL, PredictionOptions, read_predictions
 from dissensus.tools.records import environment, write_record
@@ -78,8 +79,8 @@ class RunDiagnosis(Result):
 
     def save(self, path: str | Path | None = None) -> None:
         """Write ``diagnosis.json`` to the run, or another file."""
-        content = {"format": "dissensus.diagnosis/1", **self.to_dict()}
-        file = self.sources[0] / "diagnosis.json" if path is None else path
+        content = {"format": RESULTS["diagnose"][1], **self.to_dict()}
+        file = self.sources[0] / RESULTS["diagnose"][0] if path is None else path
         write_record(file, {**content, "environment": environment()})
 
 

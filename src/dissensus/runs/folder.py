@@ -30,12 +30,20 @@ from dissensus.tools.records import (
     read_record,
 )
 
+#: Records that commands leave in a run: the file, and the format that it names.
+RESULTS = {
+    "diagnose": ("diagnosis.json", "dissensus.diagnosis/1"),
+    "ood": ("ood/ood.json", "dissensus.ood/1"),
+    "attack": ("robustness/record.json", "dissensus.robustness/1"),
+}
+
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (
-    *(METRICS, RECORD, CHECKPOINT, PREVIOUS, STATE, "data.json", "diagnosis.json", TRACKING),
+    *(METRICS, RECORD, CHECKPOINT, PREVIOUS, STATE, "data.json", TRACKING),
+    *(name for name, _ in RESULTS.values()),
     "predictions/*.safetensors",
-    *("ood/ood.json", "ood/roc-*.png", "ood/histograms-*.png", "ood/examples-*.???"),
-    *("robustness/record.json", "robustness/accuracy.???", "robustness/examples.???"),
+    *("ood/roc-*.png", "ood/histograms-*.png", "ood/examples-*.???"),
+    *("robustness/accuracy.???", "robustness/examples.???"),
     *("robustness/adversarial.npz", "robustness/adversarial.safetensors"),
     CONFIG,
 )
@@ -182,6 +190,24 @@ def describe(run: str | Path) -> Run:
     )
 
 
+def read_result(run: str | Path, command: str) -> dict[str, Any]:
+    """The record that ``dissensus COMMAND`` left in a run; empty if there is none.
+
+    An error says why it cannot be used: a record older than the run's own is of other weights.
+    """
+    path, (name, kind) = Path(run), RESULTS[command]
+    if not (path / name).is_file():
+        return {}
+    record = read_record(path / name)
+    if record.get("format") != kind:
+        raise ValueError(f"it is not a record of `dissensus {command}`")
+    trained = read_record(path / RECORD) if (path / RECORD).is_file() else {}
+    if _written(record) < _written(trained):
+        again = f"dissensus {command} {path}"
+        raise ValueError(f"it is older than the run's last training; run `{again}` again")
+    return record
+
+
 def find_runs(folder: str | Path = "runs") -> list[Run]:
     """Every run at or below ``folder``, newest first.
 
@@ -257,6 +283,11 @@ def _checkpoint_state(file: Path) -> dict[str, Any] | None:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _written(record: dict[str, Any]) -> str:
+    """When a record was written (ISO 8601, UTC); empty where it does not say."""
+    return str(_mapping(record.get("environment")).get("written") or "")
 
 
 def _whole(values: dict[str, Any], key: str) -> int:

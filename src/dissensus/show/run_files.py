@@ -16,7 +16,7 @@ from dissensus.diagnostics.split import Split
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions, combine
-from dissensus.runs import DataSummary, Run, describe
+from dissensus.runs import RESULTS, DataSummary, Run, describe, read_result
 from dissensus.scores import ensemble_diversity
 from dissensus.show.contents import (
     Floats,
@@ -33,7 +33,7 @@ from dissensus.tools.files import read_npz
 from dissensus.tools.records import METRICS as METRICS_FILE
 from dissensus.tools.records import RECORD, read_metrics, read_record
 
-OOD, ATTACK = "dissensus.ood/1", "dissensus.robustness/1"
+OOD, ATTACK = RESULTS["ood"][1], RESULTS["attack"][1]
 
 #: How many test rows figures of single predictions show.
 HELD_OUT_ROWS = 40
@@ -86,10 +86,11 @@ def read_method(path: Path, log: Log) -> Method:
         classes=summary.classes if summary is not None else (),
         epochs=[Record(path / METRICS_FILE, epoch) for epoch in read_metrics(path)],
     )
-    for name, kind, command, add in _RESULTS:
-        found = _current_record(method, record, name, kind, command, log)
-        if found is not None:
-            method = log.attempt(found.file, add, method, found) or method
+    for command, add in _ADD.items():
+        file = path / RESULTS[command][0]
+        if values := log.attempt(file, read_result, path, command):
+            found = log.add(Record(file, values))
+            method = log.attempt(file, add, method, found) or method
     return _with_predictions(method, log)
 
 
@@ -194,27 +195,6 @@ def _row_values(predictions: Predictions) -> dict[str, Floats]:
 # ---- results of `dissensus diagnose`, `ood` and `attack` ----------------------------------------
 
 
-def _current_record(
-    method: Method, trained: Record, name: str, kind: str, command: str, log: Log
-) -> Record | None:
-    """The record that ``command`` left in the run, unless it has been trained since."""
-    file = method.path / name
-    values = log.attempt(file, read_record, file) if file.is_file() else None
-    if values is None:
-        return None
-    record = Record(file, values)
-    if record.text("format") != kind:
-        log.notes.append(f"{file} is not a record of `dissensus {command}`")
-        return None
-    if "" < record.text("environment.written") < trained.text("environment.written"):
-        log.notes.append(
-            f"{file} is left out: it is older than the run's last training; run "
-            f"`dissensus {command} {method.path}` again"
-        )
-        return None
-    return log.add(record)
-
-
 def add_diagnosis(method: Method, record: Record) -> Method:
     """``method`` with a ``diagnosis.json``."""
     return replace(method, diagnosis=record)
@@ -281,9 +261,9 @@ def _attack_images(method: Method, record: Record) -> list[tuple[str, Images, Se
     return list(zip(names, images, words, strict=True))
 
 
-#: Files of results in a run folder: their format, the command, and how a run takes them in.
-_RESULTS: tuple[tuple[str, str, str, Callable[[Method, Record], Method]], ...] = (
-    ("diagnosis.json", "dissensus.diagnosis/1", "diagnose", add_diagnosis),
-    ("ood/ood.json", OOD, "ood", add_detection),
-    ("robustness/record.json", ATTACK, "attack", add_attacks),
-)
+#: How a run takes in what a command left in it.
+_ADD: dict[str, Callable[[Method, Record], Method]] = {
+    "diagnose": add_diagnosis,
+    "ood": add_detection,
+    "attack": add_attacks,
+}
