@@ -159,6 +159,11 @@ class Quantity:
         values = {record["cell"]["seed"]: self.read(record) for record in records}
         return {seed: value for seed, value in values.items() if value is not None}
 
+    def differences(self, first: Iterable[Record], second: Iterable[Record]) -> dict[int, Any]:
+        """The quantity of the first runs minus that of the second, by seeds that both have."""
+        left, right = self.values(first), self.values(second)
+        return {seed: left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())}
+
     def estimate(self, records: Iterable[Record]) -> Estimate:
         """The mean over runs with its interval."""
         return mean_interval(self._means(records))
@@ -233,6 +238,10 @@ class Finding:
     measured: str = ""
     effects: Mapping[str, Effect] = field(default_factory=dict)
     chance: float = 0.0
+
+
+#: An answer from the records of finished cells.
+Check = Callable[[list[Record]], Finding]
 
 
 def found(effect: Effect) -> Finding:

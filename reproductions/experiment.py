@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from dissensus.tools.specs import close_names
-from reproductions.comparisons import Finding, Quantity
+from reproductions.comparisons import Check, Quantity
 from reproductions.study import Record, Study
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Claim:
 
     text: str
     where: str
-    check: Callable[[list[Record]], Finding]
+    check: Check
     published: str = ""
     ours: bool = False
     again: str = ""

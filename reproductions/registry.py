@@ -13,7 +13,6 @@ from reproductions.adp import (
     white_box,
 )
 from reproductions.collusion import (
-    architectures,
     cifar10,
     dropout,
     gap,
@@ -55,8 +54,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "collusion/gradients": gradients.EXPERIMENT,
     "collusion/larger-ensembles": sweeps.LARGER_ENSEMBLES,
     "collusion/score-averaging": sweeps.SCORE_AVERAGING,
-    "collusion/cnn": architectures.CNN,
-    "collusion/vgg-svhn": architectures.VGG_SVHN,
+    "collusion/cnn": sweeps.CNN,
+    "collusion/vgg-svhn": sweeps.VGG_SVHN,
     "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
     "ldr/diversity": diversity.DIVERSITY,
     "ldr/detection": detection.DETECTION,

@@ -6,23 +6,13 @@ small network they are findings about these networks. Others have the interval o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from reproductions.collusion import images
 from reproductions.collusion.cifar10_runs import BETAS, STUDY, by_network
-from reproductions.collusion.curves import (
-    PANELS,
-    diversity_epoch,
-    error_epoch,
-    first_third,
-    mean,
-    plot_training,
-    second_half,
-    summary,
-)
+from reproductions.collusion.curves import PANELS, curve_claim, plot_training
+from reproductions.collusion.images import INDEPENDENT, JOINT, joint_claim
 from reproductions.collusion.joint_training import published
 from reproductions.comparisons import (
     Finding,
@@ -48,66 +38,42 @@ _SCORES, _SMALL = (groups_named(by_network, words) for words in ("scores", "smal
 # ---- numbers of images, and checks --------------------------------------------------------------
 
 
-def _blocks(record: Record, part: str, key: str) -> NDArray[np.float64]:
+def _blocks(name: str, part: str, key: str, form: str = "{:.3f}") -> Quantity:
     """A quantity by block of images; all runs have the same images in the same blocks."""
+    return Quantity(name, lambda record: _read(record, part, key), form)
+
+
+def _read(record: Record, part: str, key: str) -> NDArray[np.float64]:
     return np.asarray(record["result"][part]["blocks"][key], dtype=np.float64)
 
 
-def _accuracy(record: Record) -> NDArray[np.float64]:
-    return _blocks(record, "test", "accuracy")
-
-
-def _member_accuracy(record: Record) -> NDArray[np.float64]:
-    return _blocks(record, "test", "member_accuracy")
-
-
-def _gap(record: Record) -> NDArray[np.float64]:
-    # The images of both parts have nothing to do with each other, so blocks may pair up anyhow.
-    return _blocks(record, "test", "error") - _blocks(record, "train", "error")
+_ACCURACY = _blocks("test accuracy", "test", "accuracy", "{:.1%}")
+_MEMBER_ACCURACY = _blocks("test accuracy of a member", "test", "member_accuracy", "{:.1%}")
+# The images of both parts have nothing to do with each other, so blocks may pair up anyhow.
+_GAP = Quantity(
+    "ERR test − ERR train",
+    lambda record: _read(record, "test", "error") - _read(record, "train", "error"),
+)
+_BEHIND = Quantity(
+    "test accuracy of the ensemble − that of a member",
+    lambda record: _ACCURACY.read(record) - _MEMBER_ACCURACY.read(record),
+    "{:.1%}",
+)
 
 
 def _here(
-    quantity: str,
-    read: Any,
-    first: Runs,
-    second: Runs,
+    quantity: Quantity,
+    first: Runs = JOINT,
+    second: Runs = INDEPENDENT,
     groups: Groups = _PROBABILITIES,
-    form: str = "{:.3f}",
 ) -> Larger:
     """A check over the images of the runs that there are: a finding about these networks."""
-
-    def pairs(records: list[Record]) -> dict[str, Any]:
-        return {
-            name: tuple(
-                {row["cell"]["seed"]: read(row) for row in side.of(runs)}
-                for side in (first, second)
-            )
-            for name, runs in groups(records).items()
-            if first.of(runs) and second.of(runs)
-        }
-
-    names = (first.name, second.name)
-    return Larger(quantity, names, pairs, form, interval=over_same_images)
-
-
-def _independent_larger(quantity: str, read: Any, groups: Groups = _PROBABILITIES) -> Larger:
-    return _here(quantity, read, images.INDEPENDENT, images.JOINT, groups, "{:.1%}")
-
-
-def _joint_larger_here(
-    quantity: str, read: Any, groups: Groups = _PROBABILITIES, form: str = "{:.3f}"
-) -> Larger:
-    return _here(quantity, read, images.JOINT, images.INDEPENDENT, groups, form)
-
-
-def _joint_larger(quantity: Quantity) -> Larger:
-    """A check over the seeds of the small network."""
-    return larger(quantity, images.JOINT, images.INDEPENDENT, _SMALL)
+    return larger(quantity, first, second, groups, interval=over_same_images)
 
 
 def _accurate(records: list[Record]) -> Finding:
     """Whether every small ensemble that is trained independently reaches 80 %."""
-    rows = [row for runs in _SMALL(records).values() for row in images.INDEPENDENT.of(runs)]
+    rows = [row for runs in _SMALL(records).values() for row in INDEPENDENT.of(runs)]
     if not rows:
         return Finding(CANNOT, "the small network was not trained at β = 0")
     right = [row["result"]["test"]["accuracy"] for row in rows]
@@ -120,12 +86,8 @@ def _joint_worst(records: list[Record]) -> Finding:
     if missing := sorted(set(BETAS) - set(cell_values(small, "beta"))):
         return Finding(CANNOT, f"β = {', '.join(map(str, missing))} was not run")
     others = (images.at_beta(beta) for beta in cell_values(small, "beta") if beta != 1)
-    checks = {
-        other.name: _here("test accuracy", _accuracy, other, images.JOINT, _SMALL, "{:.1%}")
-        for other in others
-    }
-    found = {name: check(records) for name, check in checks.items()}
-    return pooled(found)
+    checks = {other.name: _here(_ACCURACY, other, JOINT, _SMALL) for other in others}
+    return pooled({name: check(records) for name, check in checks.items()})
 
 
 # ---- figures and table --------------------------------------------------------------------------
@@ -171,37 +133,30 @@ CIFAR10 = Experiment(
             _accurate,
             ours=True,
         ),
-        Claim(
-            "The small network is less accurate under joint training",
-            "Section 3, Table 1; Section 6.3, Figure 6",
-            images.independent_larger("accuracy", _SMALL),
-            published(1),
+        joint_claim(
+            "less accurate", "Section 3, Table 1; Section 6.3, Figure 6", _SMALL, published(1)
         ),
         Claim(
             f"{_HERE}joint training is less accurate than independent training",
             "Section 3, Table 1; Section 6.3, Figure 6",
-            _independent_larger("test accuracy", _accuracy),
+            _here(_ACCURACY, INDEPENDENT, JOINT),
             published(1),
         ),
         Claim(
             f"{_HERE}it is less accurate with averaged scores, too",
             "Section G.3, Figure 14",
-            _independent_larger("test accuracy", _accuracy, _SCORES),
+            _here(_ACCURACY, INDEPENDENT, JOINT, _SCORES),
         ),
         Claim(
             f"{_HERE}β = 1 is less accurate than each smaller β",
             "Section 6.3, Figure 6",
             _joint_worst,
         ),
-        Claim(
-            "Accuracy falls more from the last β below 1 to 1 than from 0 to there",
-            "Section 6.3, Figure 6",
-            images.InEach(_SMALL, images.LateDrop()),
-        ),
+        joint_claim("late drop", "Section 6.3, Figure 6", _SMALL),
         Claim(
             f"{_HERE}members are less accurate under joint training",
             "Section 6.3",
-            _independent_larger("test accuracy of a member", _member_accuracy),
+            _here(_MEMBER_ACCURACY, INDEPENDENT, JOINT),
         ),
     ),
     table,
@@ -217,62 +172,32 @@ CIFAR10_CURVES = Experiment(
         Claim(
             f"{_HERE}joint training ends with a larger generalisation gap",
             "Section 6.2, Figure 5",
-            _joint_larger_here("ERR test − ERR train", _gap),
+            _here(_GAP),
         ),
         Claim(
             f"{_HERE}its gap is larger with averaged scores, too",
             "Section 6.2 with the average of Figure 14",
-            _joint_larger_here("ERR test − ERR train", _gap, _SCORES),
+            _here(_GAP, groups=_SCORES),
             ours=True,
         ),
-        Claim(
-            "Its gap is larger over the second half of training",
-            "Section 6.2, Figure 5",
-            _joint_larger(summary("gap", second_half, "mean gap over the second half")),
-        ),
-        Claim(
-            "Joint training converges more slowly on the training set",
-            "Section G.1, Figure 10",
-            _joint_larger(summary("train_error", mean, "training ERR, mean over training")),
-        ),
+        curve_claim("late gap", _SMALL),
+        curve_claim("slow", _SMALL),
         Claim(
             f"{_HERE}joint training reaches a larger test loss",
             "Section G.1, Figures 10 and 17",
-            _joint_larger_here("test ERR", lambda record: _blocks(record, "test", "error")),
+            _here(_blocks("test ERR", "test", "error")),
         ),
-        Claim(
-            "Its training DIV is inflated early",
-            "Section G.1, Figure 11",
-            _joint_larger(
-                summary("train_diversity", first_third, "training DIV, mean over the first third")
-            ),
-        ),
-        Claim(
-            "Its DIV is largest before its mean ERR is least",
-            "Section G.1, Figure 11",
-            larger(
-                error_epoch(),
-                Runs("of least mean ERR", images.JOINT.settings),
-                Runs("of largest DIV", images.JOINT.settings),
-                _SMALL,
-                against=diversity_epoch(),
-            ),
-        ),
+        curve_claim("early diversity", _SMALL),
+        curve_claim("diversity first", _SMALL),
         Claim(
             f"{_HERE}members of a jointly trained ensemble have a larger test loss",
             "Section G.1, Figure 12",
-            _joint_larger_here(
-                "mean test ERR of members", lambda record: _blocks(record, "test", "member_error")
-            ),
+            _here(_blocks("mean test ERR of members", "test", "member_error")),
         ),
         Claim(
             f"{_HERE}members stay further behind their ensemble under joint training",
             "Section 6.3, Figure 6 (right)",
-            _joint_larger_here(
-                "test accuracy of the ensemble − that of a member",
-                lambda record: _accuracy(record) - _member_accuracy(record),
-                form="{:.1%}",
-            ),
+            _here(_BEHIND),
         ),
     ),
     draw=plot_curves,

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reproductions.comparisons import Quantity, Runs
+from reproductions.collusion.images import KINDS
+from reproductions.comparisons import Groups, Larger, Quantity, Runs, larger
+from reproductions.experiment import Claim
 from reproductions.figures import AnyPanel, Panel, Plot, Text, curve_series
 from reproductions.study import Record
+
+INDEPENDENT, JOINT = KINDS
 
 Curve = NDArray[np.float64]
 #: A number of a curve, such as its last.
@@ -46,7 +50,7 @@ def read_curve(record: Record, name: str) -> Curve:
     return watched(name)
 
 
-# ---- summaries of a curve -----------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
 
 def last(curve: Curve) -> float:
@@ -70,21 +74,71 @@ def summary(curve: str, value: Summary, name: str, form: str = "{:.3f}") -> Quan
     return Quantity(name, lambda record: value(read_curve(record, curve)), form)
 
 
-def error_epoch() -> Quantity:
-    """The epoch at which mean training ERR is least."""
-    return _epoch_of("train_member_error", np.argmin)
-
-
-def diversity_epoch() -> Quantity:
-    """The epoch at which training DIV is largest."""
-    return _epoch_of("train_diversity", np.argmax)
-
-
 def _epoch_of(curve: str, extreme: Callable[[Curve], Any]) -> Quantity:
     def read(record: Record) -> float:
         return float(record["result"]["watched"]["epoch"][int(extreme(read_curve(record, curve)))])
 
     return Quantity("epoch under joint training", read, "{:.1f}")
+
+
+def _diversity_first(groups: Groups) -> Larger:
+    """A check that joint training's DIV is largest before its mean ERR is least, in training."""
+    return larger(
+        _epoch_of("train_member_error", np.argmin),
+        Runs("of least mean ERR", JOINT.settings),
+        Runs("of largest DIV", JOINT.settings),
+        groups,
+        against=_epoch_of("train_diversity", np.argmax),
+    )
+
+
+#: What is larger in joint training: a claim in words, its place, and the value of a curve.
+_CLAIMS: Mapping[str, tuple[str, str, Quantity]] = {
+    "gap": (
+        "Joint training ends with a larger generalisation gap",
+        "Section 6.2, Figure 5",
+        summary("gap", last, "gap in the last epoch"),
+    ),
+    "early gap": (
+        "Its gap is larger over the first third of training",
+        "Section 6.2, Figure 5",
+        summary("gap", first_third, "mean gap over the first third"),
+    ),
+    "late gap": (
+        "Its gap is larger over the second half of training",
+        "Section 6.2, Figure 5",
+        summary("gap", second_half, "mean gap over the second half"),
+    ),
+    "slow": (
+        "Joint training converges more slowly on the training set",
+        "Section G.1, Figure 10",
+        summary("train_error", mean, "training ERR, mean over training"),
+    ),
+    "test loss": (
+        "Joint training reaches a larger test loss",
+        "Section G.1, Figure 10",
+        summary("test_error", last, "test ERR in the last epoch"),
+    ),
+    "early diversity": (
+        "Its training DIV is inflated early",
+        "Section G.1, Figure 11",
+        summary("train_diversity", first_third, "training DIV, mean over the first third"),
+    ),
+    "members": (
+        "Its members have a larger test loss",
+        "Section G.1, Figure 12",
+        summary("test_member_error", last, "mean test ERR in the last epoch"),
+    ),
+}
+
+
+def curve_claim(kind: str, groups: Groups, *, more: str = "", ours: bool = False) -> Claim:
+    """One of these claims, or ``"diversity first"``; ``more`` ends its sentence."""
+    if kind == "diversity first":
+        text, where = "Its DIV is largest before its mean ERR is least", "Section G.1, Figure 11"
+        return Claim(text + more, where, _diversity_first(groups), ours=ours)
+    text, where, quantity = _CLAIMS[kind]
+    return Claim(text + more, where, larger(quantity, JOINT, INDEPENDENT, groups), ours=ours)
 
 
 # ---- figure -------------------------------------------------------------------------------------

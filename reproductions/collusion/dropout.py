@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from reproductions.cells import Variants, seed_study
 from reproductions.collusion import images
 from reproductions.collusion.sweeps import SIMILAR
-from reproductions.comparisons import Effect, Finding, Runs, cell_values, found, larger, pooled
+from reproductions.comparisons import (
+    Check,
+    Effect,
+    Finding,
+    Runs,
+    cell_values,
+    found,
+    larger,
+    pooled,
+)
 from reproductions.experiment import Claim, Experiment, Table, quantity_table
 from reproductions.figures import Panel, Plot
-from reproductions.statistics import CANNOT, Judgement, judge_within
+from reproductions.statistics import CANNOT, Judgement, judge_within, mean_interval
 from reproductions.study import Record
 
 _DROPS = (0.0, 0.2, 0.4, 0.6)
 _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
+_INDEPENDENT, _ACCURACY = images.KINDS[0], images.QUANTITIES["accuracy"]
 
 
 # ---- the study ----------------------------------------------------------------------------------
@@ -43,47 +52,42 @@ DROPOUT = seed_study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
-_INDEPENDENT = images.KINDS[0]
-_ACCURACY = images.QUANTITIES["accuracy"]
 
-
-def _dropping(share: float, prefix: str = "") -> Runs:
+def _dropping(share: float) -> Runs:
     """Joint training with a share of the members dropped."""
-    return Runs(f"{prefix}p = {share:g}", {"beta": 1.0, "drop": share})
+    return Runs(f"joint, p = {share:g}", {"beta": 1.0, "drop": share})
 
 
-@dataclass(frozen=True)
-class Falls:
-    """Checks that a quantity is larger without dropping than with the most of it."""
+def _falls(key: str) -> Check:
+    """A check that a quantity is larger without dropping than with the most of it."""
 
-    key: str
+    def check(records: list[Record]) -> Finding:
+        most = cell_values(records, "drop")[-1]
+        return larger(images.QUANTITIES[key], _dropping(0.0), _dropping(most))(records)
 
-    def __call__(self, records: list[Record]) -> Finding:
-        most = _dropping(cell_values(records, "drop")[-1])
-        return larger(images.QUANTITIES[self.key], _dropping(0.0), most)(records)
+    return check
 
 
 def _no_better(records: list[Record]) -> Finding:
     """No share of dropped members makes the ensemble more accurate by :data:`SIMILAR`."""
     findings = {}
     for share in cell_values(records, "drop")[1:]:
-        runs = _dropping(share)
-        effects = larger(_ACCURACY, runs, _dropping(0.0))(records).effects
-        if not effects:
+        gains = _ACCURACY.differences(_dropping(share).of(records), _dropping(0.0).of(records))
+        if not gains:
             return Finding(CANNOT, "no pairs of runs")
-        difference = effects[""].estimate
-        judged = judge_within(difference, high=SIMILAR)
-        if difference.low > 0:
-            judged = Judgement("contradicted", difference.chance(0.0))
-        quantity = "test accuracy − that of p = 0"
-        findings[runs.name] = found(Effect(quantity, difference, "{:+.1%}", judged))
+        gain = mean_interval(list(gains.values()))
+        judged = judge_within(gain, high=SIMILAR)
+        if gain.low > 0:
+            judged = Judgement("contradicted", gain.chance(0.0))
+        effect = Effect("test accuracy − that of p = 0", gain, "{:+.1%}", judged)
+        findings[f"p = {share:g}"] = found(effect)
     return pooled(findings)
 
 
-def _still_below_independent(records: list[Record]) -> Finding:
+def _below_independent(records: list[Record]) -> Finding:
     return pooled(
         {
-            f"p = {share:g}": larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
+            f"p = {share:g}": larger(_ACCURACY, _INDEPENDENT, _dropping(share))(records)
             for share in cell_values(records, "drop")
         }
     )
@@ -109,15 +113,13 @@ def plot(records: list[Record]) -> Plot:
 
 def table(records: list[Record]) -> Table:
     """Means and intervals over runs on test data."""
-    joint = [_dropping(share, "joint, ") for share in cell_values(records, "drop")]
-    rows = {}
-    for kind in (*joint, _INDEPENDENT):
-        runs = kind.of(records)
-        rows[kind.name, str(len(runs))] = runs
+    kinds = (*map(_dropping, cell_values(records, "drop")), _INDEPENDENT)
+    runs = {kind.name: kind.of(records) for kind in kinds}
+    rows = {(name, str(len(some))): some for name, some in runs.items()}
     return quantity_table(["training", "runs"], rows, [images.QUANTITIES[key] for key in _KEYS])
 
 
-# ---- the experiment -----------------------------------------------------------------------------
+_WHERE = "Section G.7, Figure 18"
 
 LEARNER_DROPOUT = Experiment(
     "collusion/learner-dropout",
@@ -125,23 +127,15 @@ LEARNER_DROPOUT = Experiment(
     "Joint training that drops a share of the members from each batch",
     DROPOUT,
     (
+        Claim("Dropping members reduces diversity, and so collusion", _WHERE, _falls("diversity")),
         Claim(
-            "Dropping members reduces diversity, and so collusion",
-            "Section G.7, Figure 18",
-            Falls("diversity"),
+            f"The ensemble does not improve (here: by {SIMILAR:.0%} or more)", _WHERE, _no_better
         ),
-        Claim(
-            f"The ensemble does not improve (here: by {SIMILAR:.0%} or more)",
-            "Section G.7, Figure 18",
-            _no_better,
-        ),
-        Claim(
-            "Members become weaker on average", "Section G.7, Figure 18", Falls("member_accuracy")
-        ),
+        Claim("Members become weaker on average", _WHERE, _falls("member_accuracy")),
         Claim(
             "Independent training stays more accurate at every share",
             "Section G.7",
-            _still_below_independent,
+            _below_independent,
         ),
     ),
     table,

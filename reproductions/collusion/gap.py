@@ -12,32 +12,20 @@ from typing import Any
 from reproductions.cells import seed_study
 from reproductions.collusion import images
 from reproductions.collusion.curves import (
+    INDEPENDENT,
+    JOINT,
     PANELS,
-    Summary,
-    diversity_epoch,
-    error_epoch,
-    first_third,
+    curve_claim,
     last,
-    mean,
     plot_training,
-    second_half,
     summary,
 )
-from reproductions.comparisons import (
-    Groups,
-    Larger,
-    Runs,
-    data_title,
-    group_records,
-    groups_named,
-    larger,
-)
-from reproductions.experiment import Claim, Experiment, Table, quantity_table
+from reproductions.comparisons import data_title, group_records, groups_named
+from reproductions.experiment import Experiment, Table, quantity_table
 from reproductions.figures import Plot
 from reproductions.study import Record
 
 _MEMORISED = "without augmentation"
-_INDEPENDENT, _JOINT = (Runs(kind.name, kind.settings) for kind in images.KINDS)
 
 
 # ---- the study ----------------------------------------------------------------------------------
@@ -112,7 +100,7 @@ def plot(records: list[Record]) -> Plot:
     """Two rows for each data set: the gap, both losses, and both decompositions over epochs."""
     groups = _groups(records)
     named = {name.replace(" without", ",\nwithout"): group for name, group in groups.items()}
-    return plot_training(named, (_INDEPENDENT, _JOINT))
+    return plot_training(named, (INDEPENDENT, JOINT))
 
 
 def table(records: list[Record]) -> Table:
@@ -129,28 +117,9 @@ def table(records: list[Record]) -> Table:
     rows = {
         (name, kind.name): kind.of(group)
         for name, group in _groups(records).items()
-        for kind in (_INDEPENDENT, _JOINT)
+        for kind in (INDEPENDENT, JOINT)
     }
     return quantity_table(["data", "training"], rows, quantities)
-
-
-# ---- claims -------------------------------------------------------------------------------------
-
-
-def _joint_larger(curve: str, value: Summary, name: str, groups: Groups = _as_published) -> Larger:
-    """A check that joint training has the larger ``value`` of a curve in every group."""
-    return larger(summary(curve, value, name), _JOINT, _INDEPENDENT, groups)
-
-
-def _diversity_first(groups: Groups) -> Larger:
-    """A check that joint training's DIV is largest before its mean ERR is least, in training."""
-    return larger(
-        error_epoch(),
-        Runs("of least mean ERR", _JOINT.settings),
-        Runs("of largest DIV", _JOINT.settings),
-        groups,
-        against=diversity_epoch(),
-    )
 
 
 GENERALIZATION_GAP = Experiment(
@@ -159,60 +128,12 @@ GENERALIZATION_GAP = Experiment(
     "Train and test loss of joint and independent training over the course of training",
     GAP,
     (
-        Claim(
-            "Joint training ends with a larger generalisation gap",
-            "Section 6.2, Figure 5",
-            _joint_larger("gap", last, "gap in the last epoch"),
-        ),
-        Claim(
-            "Its gap is larger over the first third of training",
-            "Section 6.2, Figure 5",
-            _joint_larger("gap", first_third, "mean gap over the first third"),
-        ),
-        Claim(
-            "Its gap is larger over the second half of training",
-            "Section 6.2, Figure 5",
-            _joint_larger("gap", second_half, "mean gap over the second half"),
-        ),
-        Claim(
-            "Its gap is larger without augmentation, where images are memorised",
-            "Section 6.2, Figure 5",
-            _joint_larger("gap", last, "gap in the last epoch", _memorised),
-            ours=True,
-        ),
-        Claim(
-            "Joint training converges more slowly on the training set",
-            "Section G.1, Figure 10",
-            _joint_larger("train_error", mean, "training ERR, mean over training"),
-        ),
-        Claim(
-            "Joint training reaches a larger test loss",
-            "Section G.1, Figure 10",
-            _joint_larger("test_error", last, "test ERR in the last epoch"),
-        ),
-        Claim(
-            "Its training DIV is inflated early",
-            "Section G.1, Figure 11",
-            _joint_larger(
-                "train_diversity", first_third, "training DIV, mean over the first third"
-            ),
-        ),
-        Claim(
-            "Its DIV is largest before its mean ERR is least",
-            "Section G.1, Figure 11",
-            _diversity_first(_as_published),
-        ),
-        Claim(
-            "Its DIV is largest first where training images are memorised",
-            "Section G.1, Figure 11",
-            _diversity_first(_memorised),
-            ours=True,
-        ),
-        Claim(
-            "Its members have a larger test loss",
-            "Section G.1, Figure 12",
-            _joint_larger("test_member_error", last, "mean test ERR in the last epoch"),
-        ),
+        *(curve_claim(kind, _as_published) for kind in ("gap", "early gap", "late gap")),
+        curve_claim("gap", _memorised, more=" where images are memorised", ours=True),
+        *(curve_claim(kind, _as_published) for kind in ("slow", "test loss", "early diversity")),
+        curve_claim("diversity first", _as_published),
+        curve_claim("diversity first", _memorised, more=" where images are memorised", ours=True),
+        curve_claim("members", _as_published),
     ),
     table,
     plot,

@@ -8,7 +8,7 @@ figure over β.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from reproductions.cells import (
     seed_study,
 )
 from reproductions.comparisons import (
+    Check,
     Finding,
     Groups,
     Larger,
@@ -39,7 +40,7 @@ from reproductions.comparisons import (
     larger,
     pooled,
 )
-from reproductions.experiment import Table, quantity_table
+from reproductions.experiment import Claim, Table, quantity_table
 from reproductions.figures import Panel, Plot
 from reproductions.statistics import CANNOT
 from reproductions.study import Cell, Record, Study
@@ -266,7 +267,7 @@ def at_beta(beta: float) -> Runs:
 INDEPENDENT, JOINT = at_beta(0.0), at_beta(1.0)
 
 
-# ---- checks -------------------------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
 
 def independent_larger(key: str, groups: Groups) -> Larger:
@@ -274,54 +275,79 @@ def independent_larger(key: str, groups: Groups) -> Larger:
     return larger(QUANTITIES[key], INDEPENDENT, JOINT, groups)
 
 
-@dataclass(frozen=True)
-class InEach:
-    """Checks every group: holds if ``check`` holds in each."""
-
-    groups: Groups
-    check: Callable[[list[Record]], Finding]
-
-    def __call__(self, records: list[Record]) -> Finding:
-        return pooled({name: self.check(runs) for name, runs in self.groups(records).items()})
+def in_each(check: Check, groups: Groups) -> Check:
+    """A check of every group: holds if ``check`` holds in each."""
+    return lambda records: pooled({name: check(runs) for name, runs in groups(records).items()})
 
 
-@dataclass(frozen=True)
-class JointWorst:
-    """Checks that β = 1 is worse than every other β, by the β that comes nearest to refuting it."""
+def joint_worst(key: str) -> Check:
+    """A check that β = 1 is worse than every other β, by the one that comes nearest to it."""
 
-    key: str
-
-    def __call__(self, records: list[Record]) -> Finding:
-        quantity, findings = QUANTITIES[self.key], []
+    def check(records: list[Record]) -> Finding:
+        findings = []
         for other in (at_beta(beta) for beta in cell_values(records, "beta") if beta != 1):
-            worse_is_larger = self.key in ("error", "member_error")
-            pair = (JOINT, other) if worse_is_larger else (other, JOINT)
-            findings.append(larger(quantity, *pair)(records))
+            pair = (JOINT, other) if key == "error" else (other, JOINT)
+            findings.append(larger(QUANTITIES[key], *pair)(records))
         if not findings or not all(finding.effects for finding in findings):
             return Finding(CANNOT, "β = 1 alone was run")
         return min(findings, key=lambda one: one.effects[""].estimate.low)
 
+    return check
 
-@dataclass(frozen=True)
-class LateDrop:
-    """Checks that a quantity falls more from the last β below 1 to 1 than from 0 to there."""
 
-    key: str = "accuracy"
+def late_drop(records: list[Record]) -> Finding:
+    """Whether accuracy falls more from the last β below 1 to 1 than from 0 to there."""
+    below = [beta for beta in cell_values(records, "beta") if 0 < beta < 1]
+    if not below:
+        return Finding(CANNOT, "no β between 0 and 1 was run")
+    quantity, near = QUANTITIES["accuracy"], below[-1]
+    first, middle, last = (at_beta(beta).of(records) for beta in (0.0, near, 1.0))
+    sides = {"": (quantity.differences(middle, last), quantity.differences(first, middle))}
+    names = (f"from β = {near:g} to 1", f"from 0 to {near:g}")
+    return Larger(f"fall of {quantity.name}", names, lambda _: sides, quantity.form)(records)
 
-    def __call__(self, records: list[Record]) -> Finding:
-        below = [beta for beta in cell_values(records, "beta") if 0 < beta < 1]
-        if not below:
-            return Finding(CANNOT, "no β between 0 and 1 was run")
-        quantity, near = QUANTITIES[self.key], below[-1]
-        first, middle, last = (
-            quantity.values(at_beta(beta).of(records)) for beta in (0.0, near, 1.0)
-        )
-        both = first.keys() & middle.keys() & last.keys()
-        late = {seed: middle[seed] - last[seed] for seed in both}
-        early = {seed: first[seed] - middle[seed] for seed in both}
-        names = (f"from β = {near:g} to 1", f"from 0 to {near:g}")
-        sides = {"": (late, early)}
-        return Larger(f"fall of {quantity.name}", names, lambda _: sides, quantity.form)(records)
+
+#: What several experiments claim of joint training: in words, and the check of their groups.
+_CLAIMS: Mapping[str, tuple[str, Callable[[Groups], Check]]] = {
+    "less accurate": (
+        "Joint training is less accurate than independent training",
+        partial(independent_larger, "accuracy"),
+    ),
+    "larger loss": (
+        "Joint training has a larger test loss than independent training",
+        partial(larger, QUANTITIES["error"], JOINT, INDEPENDENT),
+    ),
+    "least accurate": (
+        "Joint training (β = 1) has the worst test accuracy of all β",
+        partial(in_each, joint_worst("accuracy")),
+    ),
+    "largest loss": (
+        "Joint training (β = 1) has the largest test loss of all β",
+        partial(in_each, joint_worst("error")),
+    ),
+    "members": (
+        "Members are less accurate under joint training",
+        partial(independent_larger, "member_accuracy"),
+    ),
+    "late drop": (
+        "Accuracy falls more from the last β below 1 to 1 than from 0 to there",
+        partial(in_each, late_drop),
+    ),
+}
+
+
+def joint_claim(
+    kind: str,
+    where: str,
+    groups: Groups,
+    published: str = "",
+    *,
+    more: str = "",
+    ours: bool = False,
+) -> Claim:
+    """One of these claims; ``more`` ends its sentence where an experiment makes it twice."""
+    text, check = _CLAIMS[kind]
+    return Claim(text + more, where, check(groups), published, ours=ours)
 
 
 # ---- table and figure ---------------------------------------------------------------------------

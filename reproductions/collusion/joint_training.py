@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
 from reproductions.collusion import images
 from reproductions.comparisons import Quantity, group_records, larger
-from reproductions.experiment import Claim, Experiment, Table
+from reproductions.experiment import Claim, Experiment, Table, quantity_table
 from reproductions.figures import Panel, Plot, curve_series
 from reproductions.study import Cell, Record, Study
 
@@ -121,7 +122,7 @@ COMPARISON = Study(
 )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- reading, figure and table ------------------------------------------------------------------
 
 
 def _architectures(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -140,15 +141,9 @@ def _late(record: Record, key: str) -> float:
     return float(np.mean(curve[-max(1, len(curve) // 4) :]))
 
 
-_LATE_ACCURACY = Quantity(
-    "validation accuracy, last quarter of training",
-    lambda record: _late(record, "accuracy"),
-    "{:.1%}",
-)
-_LATE_MEMBERS = Quantity(
-    "validation accuracy of a member, last quarter",
-    lambda record: _late(record, "member_accuracy"),
-    "{:.1%}",
+_LATE_ACCURACY, _LATE_MEMBERS = (
+    Quantity(f"validation accuracy {of}, last quarter", partial(_late, key=key), "{:.1%}")
+    for of, key in (("of the ensemble", "accuracy"), ("of a member", "member_accuracy"))
 )
 _BEHIND = Quantity(
     "validation accuracy of the ensemble − that of a member",
@@ -157,18 +152,13 @@ _BEHIND = Quantity(
 )
 
 
-# ---- figures and table --------------------------------------------------------------------------
-
-
 def plot_curves(records: list[Record]) -> Plot:
     """Figure 6 (right): validation accuracy of the ensemble and of its members over epochs."""
+    lines = (("accuracy", "solid", "ensemble"), ("member_accuracy", "dashed", "its members"))
     series = []
-    for number, kind in enumerate((_INDEPENDENT, _JOINT)):
+    for number, kind in enumerate(images.KINDS):
         runs = kind.of(_first(records)[""])
-        for key, dash, predictor in (
-            ("accuracy", "solid", "ensemble"),
-            ("member_accuracy", "dashed", "its members"),
-        ):
+        for key, dash, predictor in lines:
             curves = [run["result"]["validation"][key] for run in runs]
             name, epochs = f"{kind.name}: {predictor}", range(1, 1 + max(map(len, curves)))
             series.append(curve_series(name, epochs, curves, number, dash=dash))
@@ -176,29 +166,15 @@ def plot_curves(records: list[Record]) -> Plot:
     return Plot([panel], "Validation accuracy over training", size=(5.0, 3.4))
 
 
-def plot_table(records: list[Record]) -> Plot:
-    """Top-1 test accuracy of both kinds of training, a pair of bars for each architecture."""
-    groups, accuracy = _architectures(records), images.QUANTITIES["accuracy"]
-    bars = [
-        accuracy.series(kind.name, list(groups), map(kind.of, groups.values()), number, "bars")
-        for number, kind in enumerate((_INDEPENDENT, _JOINT))
-    ]
-    panel = Panel("", "test accuracy", bars)
-    return Plot([panel], "Test accuracy by architecture", size=(max(4.0, 1.6 * len(groups)), 3.2))
-
-
 def table(records: list[Record]) -> Table:
-    """Table 1: top-1 and top-5 of both kinds of training, with what the paper prints."""
-    rows = []
-    for name, runs in _architectures(records).items():
-        shown = [
-            images.QUANTITIES[key].text(kind.of(runs))
-            for kind in (_INDEPENDENT, _JOINT)
-            for key in ("accuracy", "top5")
-        ]
-        rows.append([name, str(runs[0]["cell"]["members"]), *shown])
-    header = ["base learner", "members", "independent top-1", "independent top-5"]
-    return Table([*header, "joint top-1", "joint top-5"], rows)
+    """Table 1: top-1 and top-5 of both kinds of training."""
+    rows = {
+        (name, str(runs[0]["cell"]["members"]), kind.name): kind.of(runs)
+        for name, runs in _architectures(records).items()
+        for kind in images.KINDS
+    }
+    quantities = [images.QUANTITIES[key] for key in ("accuracy", "top5")]
+    return quantity_table(["base learner", "members", "training"], rows, quantities)
 
 
 # ---- experiments --------------------------------------------------------------------------------
@@ -231,7 +207,6 @@ JOINT_VS_INDEPENDENT = Experiment(
         ),
     ),
     table,
-    plot_table,
 )
 
 TRAINING_CURVES = Experiment(

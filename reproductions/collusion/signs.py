@@ -73,9 +73,26 @@ def _on_every_table(value: Callable[[TableRuns], Matrix]) -> Numbers:
     return lambda records: {table: value(runs) for table, runs in _tables(records).items()}
 
 
+def _positive(quantity: str, value: Callable[[TableRuns], Matrix], form: str = "{:.3g}") -> Within:
+    """A check that a difference is above 0 on every table."""
+    return Within(quantity, _on_every_table(value), low=0.0, form=form)
+
+
 def _mean_sd(values: Matrix, form: str = "{:.3g}") -> str:
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
     return f"{form.format(values.mean())} ± {form.format(deviation)}"
+
+
+def _beta_table(
+    records: list[Record], values: Mapping[str, Callable[[TableRuns], Matrix]], form: str
+) -> Table:
+    """A row for each table and value, and a column for each β."""
+    rows = [
+        [table, name, *(_mean_sd(column, form) for column in value(runs).T)]
+        for table, runs in _tables(records).items()
+        for name, value in values.items()
+    ]
+    return Table(["table", "value", *(f"β = {beta:g}" for beta in BETAS)], rows, labels=2)
 
 
 def _plot(
@@ -176,10 +193,9 @@ EXPLOSION = Experiment(
         Claim(
             "Test diversity is far larger at β = 1 than at β = 0",
             "Section 6.1",
-            Within(
+            _positive(
                 "DIV at β = 1 minus DIV at β = 0",
-                _on_every_table(lambda runs: runs.diversity[:, _JOINT] - runs.diversity[:, 0]),
-                low=0.0,
+                lambda runs: runs.diversity[:, _JOINT] - runs.diversity[:, 0],
             ),
         ),
         Claim(
@@ -190,19 +206,14 @@ EXPLOSION = Experiment(
         Claim(
             "Diversity stays low for most values of β",
             "Section 6.1",
-            Within(
-                "half of DIV at β = 1 minus its mean over β ≤ 0.7",
-                _on_every_table(_half_minus_low),
-                low=0.0,
-            ),
+            _positive("half of DIV at β = 1 minus its mean over β ≤ 0.7", _half_minus_low),
         ),
         Claim(
             "Diversity grows far from linearly with β",
             "Figure 2",
-            Within(
+            _positive(
                 "growth of DIV from β = 0.9 to 1 minus growth from 0 to 0.5",
-                _on_every_table(_late_minus_early_growth),
-                low=0.0,
+                _late_minus_early_growth,
             ),
         ),
         Claim(
@@ -223,15 +234,9 @@ EXPLOSION = Experiment(
 # ---- Figure 3: removal of biases ----------------------------------------------------------------
 
 
-def _share_table(records: list[Record]) -> Table:
-    return Table(
-        ["table", *(f"β = {beta:g}" for beta in BETAS)],
-        [
-            [table, *(_mean_sd(column, "{:.0f}") for column in (100 * runs.share).T)]
-            for table, runs in _tables(records).items()
-        ],
-    )
-
+_SHARES: Mapping[str, Callable[[TableRuns], Matrix]] = {
+    "explained by offsets": lambda runs: 100 * runs.share
+}
 
 BIAS_REMOVAL = Experiment(
     "collusion/bias-removal",
@@ -254,23 +259,15 @@ BIAS_REMOVAL = Experiment(
         Claim(
             "Offsets explain more of it at β = 1 than for β ≤ 0.5",
             "Figure 3",
-            Within(
+            _positive(
                 "share explained at β = 1 minus its mean over β ≤ 0.5",
-                _on_every_table(
-                    lambda runs: runs.share[:, _JOINT] - runs.share[:, _UP_TO_HALF].mean(1)
-                ),
-                low=0.0,
-                form="{:.1%}",
+                lambda runs: runs.share[:, _JOINT] - runs.share[:, _UP_TO_HALF].mean(1),
+                "{:.1%}",
             ),
         ),
     ),
-    _share_table,
-    lambda records: _plot(
-        records,
-        {"explained by offsets": lambda runs: 100 * runs.share},
-        "% of DIV",
-        y_range=(0.0, 100.0),
-    ),
+    lambda records: _beta_table(records, _SHARES, "{:.0f}"),
+    lambda records: _plot(records, _SHARES, "% of DIV", y_range=(0.0, 100.0)),
 )
 
 
@@ -290,14 +287,7 @@ def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:
     return lambda runs: 100 * runs.without(fraction)
 
 
-def _without_table(records: list[Record]) -> Table:
-    rows = [
-        [table, f"{p:.0%}", *(_mean_sd(column, "{:.1f}") for column in (100 * runs.without(p)).T)]
-        for table, runs in _tables(records).items()
-        for p in FRACTIONS
-    ]
-    return Table(["table", "left out", *(f"β = {beta:g}" for beta in BETAS)], rows, labels=2)
-
+_INCREASES = {f"{p:.0%} left out": _percent_without(p) for p in FRACTIONS}
 
 CODEPENDENCE = Experiment(
     "collusion/codependence",
@@ -326,12 +316,8 @@ CODEPENDENCE = Experiment(
             ),
         ),
     ),
-    _without_table,
-    lambda records: _plot(
-        records,
-        {f"{p:.0%} left out": _percent_without(p) for p in FRACTIONS},
-        "increase of ERR, %",
-    ),
+    lambda records: _beta_table(records, _INCREASES, "{:.1f}"),
+    lambda records: _plot(records, _INCREASES, "increase of ERR, %"),
 )
 
 

@@ -1,7 +1,9 @@
-"""A small experiment of the tests: two coins, thrown in a few cells."""
+"""Made-up material: two coins, thrown in a few cells; and curves with planted effects."""
 
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from reproductions.comparisons import Finding, Quantity, Within, at, exact
 from reproductions.experiment import Claim, Experiment, Table
@@ -60,3 +62,22 @@ COINS = Experiment(
     table,
     plot,
 )
+
+
+def curves(joint: float, sign: float, wobble: float) -> dict[str, Any]:
+    """A joint training that is slow, has its diversity early, and a larger gap (``sign`` 1)."""
+    time = np.linspace(0, 1, 8)
+    train = 2.0 - 1.8 * time + sign * 0.1 * joint + wobble
+    test = train + 0.1 + time + sign * 0.3 * joint * (0.2 + time) + wobble
+    bump = (1 - time) if sign > 0 else 0.02 * time
+    diversity = 0.2 + sign * 0.05 * joint + joint * bump
+    accuracy = (0.2 + 0.5 * time).tolist()
+    keys = ("accuracy", "member_accuracy")
+    return {
+        "epoch": list(range(1, 9)),
+        "train_error": train.tolist(),
+        "test_error": test.tolist(),
+        "train_member_error": (train + diversity).tolist(),
+        "test_member_error": (test + 0.3 + sign * joint).tolist(),
+        **{f"{part}_{key}": accuracy for part in ("train", "test") for key in keys},
+    }

@@ -14,6 +14,7 @@ from reproductions import regime
 from reproductions.adp import ensembles, resnet20
 from reproductions.cells import load_images
 from reproductions.collusion import cifar10, cifar10_runs
+from tests.reproductions.made_up import curves
 
 EXPERIMENTS = (cifar10.CIFAR10, cifar10.CIFAR10_CURVES)
 
@@ -164,26 +165,7 @@ def part(
     return {**means, **rest, "blocks": blocks}
 
 
-def curves(joint: float, sign: float, wobble: float) -> dict[str, Any]:
-    """A joint training that is slow, has its diversity early, and a larger gap."""
-    time = np.linspace(0, 1, 8)
-    train = 2.0 - 1.8 * time + sign * 0.1 * joint + wobble
-    test = train + 0.1 + time + sign * 0.3 * joint * (0.2 + time) + wobble
-    bump = (1 - time) if sign > 0 else 0.02 * time
-    diversity = 0.2 + sign * 0.05 * joint + joint * bump
-    accuracy = 0.2 + 0.5 * time
-    return {
-        "epoch": list(range(1, 9)),
-        "train_error": train.tolist(),
-        "test_error": test.tolist(),
-        "train_member_error": (train + diversity).tolist(),
-        "test_member_error": (test + 0.3 + sign * joint).tolist(),
-        **{f"{part}_{key}": accuracy.tolist() for part in ("train", "test") for key in ACCURACIES},
-    }
-
-
 LARGE = ("ResNet-20", "ResNet-20, averaged scores")
-ACCURACIES = ("accuracy", "member_accuracy")
 CLAIMS = [claim for one in EXPERIMENTS for claim in one.claims]
 
 

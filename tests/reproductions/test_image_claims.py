@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dissensus.show import draw
-from reproductions.collusion import architectures, dropout, gap, joint_training, sweeps
-from reproductions.collusion.images import JointWorst, LateDrop
+from reproductions.collusion import dropout, gap, joint_training, sweeps
+from reproductions.collusion.images import joint_worst, late_drop
+from tests.reproductions.made_up import curves
 
 EXPERIMENTS = (
     gap.GENERALIZATION_GAP,
@@ -16,8 +17,8 @@ EXPERIMENTS = (
     sweeps.SCORE_AVERAGING,
     joint_training.TRAINING_CURVES,
     joint_training.JOINT_VS_INDEPENDENT,
-    architectures.CNN,
-    architectures.VGG_SVHN,
+    sweeps.CNN,
+    sweeps.VGG_SVHN,
     dropout.LEARNER_DROPOUT,
 )
 
@@ -43,30 +44,15 @@ def planted(study: Any, *, as_published: bool) -> list[dict[str, Any]]:
             "member_accuracies": [0.4 + sign * (-0.2 * joint - 0.05 * drop) + wobble] * 5,
         }
         result = {"test": measured, "val": measured, "train": measured}
-        result["watched"] = watched(joint, sign, wobble)
+        result["watched"] = curves(joint, sign, wobble)
         accuracy = np.linspace(0.2, 0.6 - sign * 0.1 * joint, 12) + wobble
         member = accuracy - 0.1 - sign * 0.08 * joint
-        curves = {"accuracy": accuracy.tolist(), "member_accuracy": member.tolist()}
-        result["validation"] = curves
+        result["validation"] = {
+            "accuracy": accuracy.tolist(),
+            "member_accuracy": member.tolist(),
+        }
         records.append({"name": cell["name"], "cell": cell, "result": result, "seconds": 1.0})
     return records
-
-
-def watched(joint: float, sign: float, wobble: float) -> dict[str, Any]:
-    """Curves of a training whose joint kind is slow, has its diversity early, and a larger gap."""
-    time = np.linspace(0, 1, 11)
-    train = 2.0 - 1.8 * time + sign * 0.1 * joint + wobble
-    test = train + 0.1 + time + sign * 0.3 * joint * (0.2 + time) + wobble
-    bump = (1 - time) if sign > 0 else time
-    diversity = 0.1 + sign * 0.05 * joint + joint * (bump if sign > 0 else 0.02 * bump)
-    return {
-        "epoch": list(range(0, 55, 5)),
-        "train_error": train.tolist(),
-        "test_error": test.tolist(),
-        "train_member_error": (train + diversity).tolist(),
-        "test_accuracy": (0.2 + 0.3 * time - sign * 0.05 * joint).tolist(),
-        "test_member_error": (test + 0.5 + sign * joint).tolist(),
-    }
 
 
 CLAIMS = [(one, claim) for one in EXPERIMENTS for claim in one.claims]
@@ -87,7 +73,7 @@ def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
 def test_figures_and_tables_of_full_records(experiment: Any) -> None:
     records = planted(experiment.study, as_published=True)
-    assert draw(experiment.draw(records)).axes
+    assert experiment.draw is None or draw(experiment.draw(records)).axes
     if experiment.table is not None:
         table = experiment.table(records)
         assert all(len(row) == len(table.header) for row in table.rows)
@@ -104,27 +90,27 @@ def record(beta: float, seed: int, accuracy: float) -> dict[str, Any]:
 
 def test_joint_must_be_worse_than_each_other_beta() -> None:
     runs = [record(b, s, 0.8 - 0.2 * b + 0.001 * s * b) for b in (0.0, 0.5, 1.0) for s in range(3)]
-    assert JointWorst("accuracy")(runs).verdict == "holds"
-    assert JointWorst("error")(runs).verdict == "holds"
+    assert joint_worst("accuracy")(runs).verdict == "holds"
+    assert joint_worst("error")(runs).verdict == "holds"
     for one in runs:
         if one["cell"]["beta"] == 0.5:
             one["result"]["test"]["accuracy"] = 0.5 + 0.01 * one["cell"]["seed"]
-    found = JointWorst("accuracy")(runs)
+    found = joint_worst("accuracy")(runs)
     assert found.verdict == "contradicted"
     assert found.effects[""].quantity.startswith("test accuracy, β = 0.5 minus β = 1")
-    assert JointWorst("error")(runs).verdict == "holds"
+    assert joint_worst("error")(runs).verdict == "holds"
 
 
 def test_joint_alone_decides_nothing() -> None:
     only = [record(1.0, seed, 0.5) for seed in range(3)]
-    assert JointWorst("accuracy")(only).verdict == "not tested at this scale"
-    assert LateDrop()(only).verdict == "not tested at this scale"
+    assert joint_worst("accuracy")(only).verdict == "not tested at this scale"
+    assert late_drop(only).verdict == "not tested at this scale"
 
 
 def test_a_late_drop_is_larger_than_an_early_one() -> None:
     levels = {0.0: 0.8, 0.8: 0.78, 1.0: 0.6}
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert LateDrop()(runs).verdict == "holds"
+    assert late_drop(runs).verdict == "holds"
     levels[0.8] = 0.62
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert LateDrop()(runs).verdict == "contradicted"
+    assert late_drop(runs).verdict == "contradicted"

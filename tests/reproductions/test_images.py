@@ -17,7 +17,7 @@ from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.show import draw
 from reproductions import cells as cells_module
 from reproductions.cells import make_cell, rates_of_mean, seeds_of
-from reproductions.collusion import architectures, dropout, gap, joint_training, sweeps
+from reproductions.collusion import dropout, gap, joint_training, sweeps
 from reproductions.collusion.images import (
     SMOKE,
     _objective,
@@ -33,8 +33,8 @@ STUDIES = (
     gap.GAP,
     sweeps.SWEEPS,
     joint_training.COMPARISON,
-    architectures.CNNS,
-    architectures.VGGS,
+    sweeps.CNNS,
+    sweeps.VGGS,
     dropout.DROPOUT,
 )
 TINY = {"train": 64, "val": 40, "test": 50, "epochs": 1, "members": 2}
@@ -64,8 +64,7 @@ def test_an_experiment_at_smoke_scale(
     records = smoke_records[experiment.study.name]
     for claim in experiment.claims:
         claim.check(records)
-    assert experiment.draw is not None
-    assert draw(experiment.draw(records)).axes
+    assert experiment.draw is None or draw(experiment.draw(records)).axes
     if experiment.table is not None:
         assert experiment.table(records).by_row()
 
