@@ -1,7 +1,7 @@
 """Engines: batches of cells run in this process, in a pool of processes, or on Ray.
 
-A batch is one cell, or several that train together as a fleet. If a worker dies, its batch runs
-again, the last time cell by cell, so that a cell that kills its workers costs only itself.
+A batch is one cell, or several that train together as a fleet. If a worker dies, the rest of its
+batch runs again, cell by cell, so that a cell that kills its workers costs only itself.
 """
 
 from __future__ import annotations
@@ -139,26 +139,19 @@ def run_batches(
                         (on_record if engine.workers_write else keep)(record)
                 except engine.died as error:
                     kept, left = find_missing(batch, folder, again=True)
-                    deaths.update(cell["name"] for cell in left)
-                    for record in [*kept.values(), *_lost(left, deaths, type(error).__name__)]:
-                        keep(record)
-                    waiting.extendleft(_batches_again(left, deaths))
+                    for record in kept.values():
+                        on_record(record)
+                    for cell in left:
+                        deaths[cell["name"]] += 1
+                        if deaths[cell["name"]] < _ATTEMPTS:
+                            waiting.appendleft([cell])
+                        else:
+                            keep(execute(cell, partial(_give_up, type(error).__name__)))
 
 
-def _lost(cells: Batch, deaths: Counter[str], cause: str) -> list[Record]:
-    """Records of the cells whose workers died too often."""
-
-    def give_up(cell: Cell) -> dict[str, Any]:
-        raise RuntimeError(f"{_ATTEMPTS} workers died ({cause}), perhaps for lack of memory")
-
-    return [execute(cell, give_up) for cell in cells if deaths[cell["name"]] >= _ATTEMPTS]
-
-
-def _batches_again(cells: Batch, deaths: Counter[str]) -> list[Batch]:
-    """The other cells: together, but each on its own where it is the last attempt."""
-    again = [cell for cell in cells if deaths[cell["name"]] < _ATTEMPTS]
-    together = again and max(deaths[cell["name"]] for cell in again) < _ATTEMPTS - 1
-    return [again] if together else [[cell] for cell in again]
+def _give_up(cause: str, cell: Cell) -> dict[str, Any]:
+    """In place of a cell whose workers died too often."""
+    raise RuntimeError(f"{_ATTEMPTS} workers died ({cause}), perhaps for lack of memory")
 
 
 # ---- this machine -------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,8 +24,6 @@ from dissensus.sweeps.trainer import CellTrainer, make_batches
 from dissensus.tools.files import lock_folder, remove_parts
 from dissensus.tools.progress import ProgressBar
 from dissensus.tools.verbs import collect
-
-OnRecord = Callable[[Record], object]
 
 
 class Watcher:
@@ -184,24 +182,29 @@ def run_sweep(
         there = replace(here, device=device, sha256=data.sha256)
         connect = cache(lambda: stack.enter_context(engine.session()))
 
-        def train(
-            cells: Sequence[Cell], missing: Sequence[Cell], to: CellFolder, on_record: OnRecord
-        ) -> None:
-            """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
+        def train(cells: Sequence[Cell], to: CellFolder, events: Watcher) -> dict[str, Record]:
+            """The record of every cell by name; those without one in ``to`` are trained."""
+            records, missing = find_missing(cells, to)
+            events.begin(cells, list(records.values()))
+
+            def keep(record: Record) -> None:
+                records[record["name"]] = record
+                events.record(record)
+
             if missing:
                 connect()
                 there.resumed = len(missing) < len(cells)
                 batches = make_batches(missing, here, engine.room())
-                run_batches(batches, there.run, to, engine, on_record)
+                run_batches(batches, there.run, to, engine, keep)
+            return records
 
         choices = {}
         if plan.space:
-            choices = search_repeats(plan, data.task, trials, train, watcher.searching, storage)
+            try_out = partial(train, to=trials, events=Watcher())
+            choices = search_repeats(plan, data.task, place, try_out, watcher.searching, storage)
         cells = plan.cells(data.task, choices)
-        records, missing = find_missing(cells, folder)
-        watcher.begin(cells, list(records.values()))
         try:
-            train(cells, missing, folder, watcher.record)
+            train(cells, folder, watcher)
         finally:
             summary = _summarize(plan, cells, place)
             summary.save(place / SUMMARY)

@@ -12,16 +12,15 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.sweeps.cells import Cell, CellFolder, Record, find_missing
+from dissensus.sweeps.cells import Cell, Record
 from dissensus.sweeps.grid import Point
 from dissensus.sweeps.selection import select_among_records
 
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan
-
-    Train = Callable[[Sequence[Cell], Sequence[Cell], CellFolder, Callable[[Record], object]], None]
 
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
@@ -202,21 +201,20 @@ class SharedStudy:
 def search_repeats(
     plan: Plan,
     task: str,
-    folder: CellFolder,
-    train: Train,
+    out: Path,
+    train: Callable[[Sequence[Cell]], Mapping[str, Record]],
     searching: Callable[[int, int], object],
     storage: str | None,
 ) -> dict[int, Point]:
     """The choice of each repeat (``sweeps/selection.py``); all repeats search side by side.
 
-    Trials have records in ``folder``, as cells do; ``train`` makes those that are missing. The
-    search itself is not stored: from the same seed and results it proposes the same trials again,
-    and finds their records.
+    ``train`` returns the records of trials by name. The search itself is not stored: from the same
+    seed and results it proposes the same trials again, whose records are there.
     """
     seed = int(plan.sections["training"].get("seed", 0))
 
     def start(repeat: int) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
-        name = plan.study_name(folder.folder.parent, repeat)
+        name = plan.study_name(out, repeat)
         shared = None if storage is None else SharedStudy(storage, name)
         settings = {"trials": plan.trials, "batch": plan.batch, "seed": seed + repeat}
         return propose(plan.space, **settings, shared=shared)
@@ -231,7 +229,7 @@ def search_repeats(
             repeat: [plan.trial(task, choice, repeat) for choice in choices]
             for repeat, choices in proposals.items()
         }
-        records |= _train_missing(list(chain(*cells.values())), folder, train)
+        records |= train(list(chain(*cells.values())))
         for repeat, batch in cells.items():
             try:
                 values = [_validation_error(records[cell["name"]]) for cell in batch]
@@ -252,13 +250,6 @@ def _choose(records: Iterable[Record], repeat: int) -> Point:
         raise ValueError(f"all {len(own)} trials of repeat {repeat} failed: no value is finite")
     point: Point = done[select_among_records([[record] for record in done]).chosen]["cell"]["point"]
     return point
-
-
-def _train_missing(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[str, Record]:
-    """The record of every cell by name; cells without one are trained."""
-    records, missing = find_missing(cells, folder)
-    train(cells, missing, folder, lambda record: records.update({record["name"]: record}))
-    return records
 
 
 def _validation_error(record: Record) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -230,8 +230,8 @@ class CellTrainer:
         asked = {**config["data"], "data_dir": self.data_dir}
         return CellTraining(cell, data, ens, objective, recipe, disagreement_inputs(asked, data))
 
-    def check(self, cell: Cell) -> Hashable | None:
-        """Raise what would fail at the first step; return the kind of its fleet, if it has one."""
+    def check(self, cell: Cell) -> None:
+        """Raise what would fail at the first step."""
         job = self.prepare(cell)
         if job.objective.needs_disagreement and job.unlabelled is None:
             raise ValueError(
@@ -243,8 +243,6 @@ class CellTrainer:
         with job.ens.evaluating(), torch.no_grad():
             outputs = job.ens(x.to(job.ens.device)).cpu()
         job.objective.check(outputs if drawn is None else outputs[list(drawn)], y)
-        training = job.for_fleet()
-        return None if training is None else kind(training)
 
     def run(self, cells: Sequence[Cell], on_record: OnRecord) -> None:
         """Train ``cells``, together if they are several; hand over each record as its cell ends."""
@@ -306,9 +304,9 @@ def make_batches(cells: Sequence[Cell], trainer: CellTrainer, room: Room) -> lis
     """Cells that train together as one fleet, in even parts; others each on its own."""
     batches: list[list[Cell]] = []
     for group in _group_alike(cells):
-        size = 1
-        if len(group) > 1 and trainer.check(group[0]) is not None:
-            job = trainer.prepare(group[0])
+        size, job = 1, trainer.prepare(group[0])
+        training = job.for_fleet() if len(group) > 1 else None
+        if training is not None and kind(training) is not None:
             weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
             repeats = len({cell["repeat"] for cell in group})
             # Weights, gradients, the best ones, moments, and a share of each repeat's data.
