@@ -30,15 +30,10 @@ def sections(**changes: Any) -> Sections:
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("beta=0:1:0.1", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
         ("beta=0.7:1:0.15", [0.7, 0.85, 1.0]),
-        ("beta=0:1:0.3", [0.0, 0.3, 0.6, 0.9]),
-        ("beta=1:0:-0.25", [1.0, 0.75, 0.5, 0.25, 0.0]),
         ("beta=0:0.2:0.1,0.9:1:0.05", [0.0, 0.1, 0.2, 0.9, 0.95, 1.0]),
         ("members=5:20:5", [5, 10, 15, 20]),
-        ("lr=1e-3,1e-2", [0.001, 0.01]),
         ("lr=1e-3:3e-3:1e-3", [0.001, 0.002, 0.003]),
-        ("beta=0,0.5,1", [0.0, 0.5, 1.0]),
         ("model.hidden=30/30,20", [[30, 30], 20]),
         ("objective=independent,augmented:beta=0.5", ["independent", "augmented:beta=0.5"]),
         ("others-only=true,false", [True, False]),
@@ -50,12 +45,7 @@ def test_values_are_exactly_what_was_typed(text: str, values: list[Any]) -> None
     assert [type(value) for value in found] == [type(value) for value in values]
 
 
-@given(
-    start=st.integers(-50, 50),
-    steps=st.integers(0, 60),
-    step=st.integers(1, 99),
-    digits=st.integers(0, 6),
-)
+@given(st.integers(-50, 50), st.integers(0, 60), st.integers(1, 99), st.integers(0, 6))
 def test_a_range_is_that_of_decimal_arithmetic(
     start: int, steps: int, step: int, digits: int
 ) -> None:
@@ -72,13 +62,10 @@ def test_a_range_is_that_of_decimal_arithmetic(
     ("text", "sentence"),
     [
         ("beta", "key=value,value,… or key=start:stop:step, got 'beta'"),
-        ("beta=", "key=value"),
         ("beta=0,,1", "key=value"),
         ("beta=0:1:0", "the range 0:1:0 leads nowhere"),
-        ("beta=1:0:0.1", "leads nowhere"),
         ("beta=0:1:1e-9", "values, over 10000"),
         ("beta=0,0.5,0", "beta: 0 is given twice"),
-        ("beta=0:0.2:0.1,0.1", "0.1 is given twice"),
         ("lr=nan", "must be finite, got nan"),
     ],
 )
@@ -124,15 +111,10 @@ def test_a_point_goes_to_objective_optimiser_options_and_model() -> None:
     ("grid", "sentence"),
     [
         ({"betta": [0.1]}, "--grid cannot vary 'betta'; did you mean 'beta'?"),
-        ({"batchsize": [8]}, "did you mean 'batch_size'?"),
-        ({"hidden": [8]}, "did you mean 'model.hidden'?"),
         ({"model.hiden": [8]}, "did you mean 'model.hidden'?"),
-        ({"strength": [1]}, "--grid cannot vary 'strength'"),
         ({"seed": [1, 2]}, "use --repeats"),
         ({"objective": ["joint", "adp"], "alpha": [1]}, "'alpha' with objective 'joint'"),
-        ({"objective": ["joynt"]}, "there is no objective 'joynt'"),
         ({"beta": [0.5, 1.5]}, "Augmented: beta must be a finite number in [0, 1], got 1.5"),
-        ({"lr": [-1.0]}, "adam: lr must be finite and at least 0, got -1.0"),
         ({"momentum": [0.9]}, "adam has no setting 'momentum'"),
         ({"batch_size": [8]}, "batch_size is both in --grid and in --search"),
     ],
@@ -146,12 +128,8 @@ def test_a_plan_refuses_what_cannot_be_varied(grid: dict[str, Any], sentence: st
 def test_every_seed_moves_with_the_repeat() -> None:
     plan = Plan(sections(data={"seed": 5}, training={"seed": 2}), {"beta": [0.0, 1.0]}, repeats=2)
     cells = plan.cells("regression")
-    assert [cell["name"] for cell in cells] == [
-        "beta=0+repeat=0",
-        "beta=1+repeat=0",
-        "beta=0+repeat=1",
-        "beta=1+repeat=1",
-    ]
+    names = [f"beta={beta}+repeat={repeat}" for repeat in (0, 1) for beta in (0, 1)]
+    assert [cell["name"] for cell in cells] == names
     config = cells[3]["config"]
     seeds = [config[section]["seed"] for section in ("data", "training", "ensemble")]
     assert seeds == [6, 3, 3]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dissensus.sweeps import Trial, best_trial, propose, search
+from dissensus.sweeps import Trial, best_trial, search
 
 SPACE: dict[str, list[Any]] = {
     "lr": [10 ** (quarter / 4 - 4) for quarter in range(13)],
@@ -66,23 +66,6 @@ def test_a_failed_trial_is_no_choice() -> None:
     assert any(math.isnan(trial.value) for trial in found)
     with pytest.raises(ValueError, match="all 4 trials failed"):
         best_trial(search({"x": [1, 2]}, lambda cs: [math.inf for _ in cs], trials=4))
-
-
-def test_searches_go_on_side_by_side() -> None:
-    """As the sweep runs them; each ends as if it were alone."""
-    asking = {seed: propose(SPACE, trials=12, batch=3, seed=seed) for seed in (0, 1)}
-    wanted = {seed: next(one) for seed, one in asking.items()}
-    ended: dict[int, list[Trial]] = {}
-    while wanted:
-        for seed in list(wanted):
-            try:
-                wanted[seed] = asking[seed].send([error(choice) for choice in wanted[seed]])
-            except StopIteration as over:
-                ended[seed] = over.value
-                del wanted[seed]
-    for seed in (0, 1):
-        alone = search(SPACE, lambda cs: [error(c) for c in cs], trials=12, batch=3, seed=seed)
-        assert ended[seed] == alone
 
 
 def test_mistakes() -> None:
