@@ -128,18 +128,6 @@ def test_refusals(
         load(save(tmp_path / "a.npz", **arrays), **options)
 
 
-def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    np.savez(path, x=np.array([{"a": 1}], dtype=object), y=np.ones(1))
-    with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
-        load(path)
-    path.write_bytes(b"PK nothing")
-    with pytest.raises(ValueError, match=r"cannot be read as .npz"):
-        load(path)
-    with pytest.raises(ValueError, match="there is no file"):
-        load(tmp_path / "b.npz")
-
-
 def test_frozen_features(shared_data: Path) -> None:
     data = load("features-effnetlite0", data_dir=shared_data)
     assert data.input_shape == (256,)

@@ -1,6 +1,7 @@
 """Splits: seeded, disjoint, complete; Data refuses what does not fit together."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,17 +72,6 @@ def test_digits_are_the_pixels_of_scikit_learn() -> None:
     assert data.classes == tuple("0123456789")
 
 
-def test_diabetes_can_be_read_in_its_own_units() -> None:
-    from sklearn.datasets import load_diabetes
-
-    data = load("diabetes")
-    truth = load_diabetes().target[data.rows["test"].numpy()]
-    assert data.test[1].shape == (88, 1)
-    assert np.allclose(data.original(data.test[1])[:, 0], truth, rtol=1e-5)
-    assert float(data.train[1].mean()) == pytest.approx(0, abs=1e-6)
-    assert float(data.train[1].std(correction=0)) == pytest.approx(1, rel=1e-5)
-
-
 def test_data_refuses_what_does_not_fit() -> None:
     x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
     empty = (x[:0], y[:0])
@@ -96,25 +86,6 @@ def test_data_refuses_what_does_not_fit() -> None:
         Data("toy", "classification", (x * float("nan"), y), empty, empty)
     with pytest.raises(ValueError, match="task must be"):
         Data("toy", "ranking", (x, y), empty, empty)
-
-
-def test_where_data_sets_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    own = tmp_path / "cache" / "dissensus" / "data"
-    monkeypatch.delenv("DISSENSUS_DATA", raising=False)
-    assert data_places() == (own,)
-    monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
-    assert data_places() == (tmp_path, own)
-    assert data_places(tmp_path / "mine") == (tmp_path / "mine",)
-
-
-def test_a_list_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("first", "none", "second")]
-    folders[0].mkdir()
-    folders[2].mkdir()
-    monkeypatch.setenv("DISSENSUS_DATA", os.pathsep.join([*map(str, folders), ""]))
-    cache = tmp_path / "cache" / "dissensus" / "data"
-    assert data_places() == (folders[0], folders[2], cache)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -165,3 +136,38 @@ def test_every_row_is_either_kept_or_held_out() -> None:
 def test_what_cannot_be_held_out_is_said(name: str, classes: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(name, hold_out=classes)  # type: ignore[arg-type]
+
+
+# ---- places and packages ------------------------------------------------------------------------
+
+
+def test_where_data_sets_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "cache" / "dissensus" / "data"
+    monkeypatch.delenv("DISSENSUS_DATA", raising=False)
+    assert data_places() == (own,)
+    monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path / "none"))
+    assert data_places() == (tmp_path / "none", own)
+    assert data_places(tmp_path / "mine") == (tmp_path / "mine",)
+    (tmp_path / "second").mkdir()
+    listed = [tmp_path / "none", tmp_path / "second"]  # of a list, those that exist
+    monkeypatch.setenv("DISSENSUS_DATA", os.pathsep.join([*map(str, listed), ""]))
+    assert data_places() == (tmp_path / "second", own)
+
+
+@pytest.mark.parametrize(
+    ("package", "file", "install"),
+    [
+        ("PIL", "folder/cat/a.png", "pip install pillow"),
+        ("pyarrow", "t.parquet", r'pip install "dissensus\[tables\]"'),
+        ("datasets", "a.tar", r'pip install "dissensus\[disk\]"'),
+    ],
+)
+def test_without_a_package_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, file: str, install: str
+) -> None:
+    (tmp_path / "folder" / "cat").mkdir(parents=True)
+    (tmp_path / file).write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, package, None)
+    options = {"val": 0, "test": 0} if package == "PIL" else {"target": "a"}
+    with pytest.raises(ValueError, match=f"which is not installed: {install}"):
+        load(tmp_path / file.partition("/")[0], **options)

@@ -68,10 +68,6 @@ def test_a_store_is_a_data_set_of_what_was_written(
 def test_an_index_gives_what_a_tensor_would(tmp_path: Path, index: Any) -> None:
     x, _ = FeatureStore(written(tmp_path / "store", "float32")).parts["train"]
     assert torch.equal(x[index], torch.from_numpy(features())[index])
-
-
-def test_an_index_too_far_is_an_error(tmp_path: Path) -> None:
-    x, _ = FeatureStore(written(tmp_path / "store")).parts["train"]
     with pytest.raises(IndexError):
         _ = x[25]
 
@@ -83,25 +79,9 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-5])
 
 
-def pickled(file: Path) -> None:
-    np.save(file, np.array([print, 1], dtype=object), allow_pickle=True)
-
-
-def as_npz(file: Path) -> None:
-    with file.open("wb") as raw:
-        np.savez(raw, x=np.zeros((10, 6), np.float16))
-
-
-def doubles(file: Path) -> None:
-    np.save(file, np.zeros((10, 6)))
-
-
-def text(file: Path) -> None:
-    file.write_text("not an array")
-
-
-def other(file: Path) -> None:
-    np.save(file, np.zeros((25, 7), np.float16))
+def linked(file: Path) -> None:
+    outside = file.rename(file.parents[2] / "elsewhere.npy")
+    file.symlink_to(outside)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +89,23 @@ def other(file: Path) -> None:
     [
         (Path.unlink, "there is no file"),
         (cut, r"pass0.npy cannot be read as .npy: it is damaged, cut short"),
-        (pickled, r"pass0.npy cannot be read as .npy: .*Python objects, which are never loaded"),
-        (as_npz, "cannot be read as .npy"),
-        (text, "cannot be read as .npy"),
-        (doubles, r"must hold features or labels, got float64 \(10, 6\)"),
-        (other, "features of test are of another form"),
+        (lambda file: np.save(file, np.array([print, 1], object)), "which are never loaded"),
+        (lambda file: file.write_text("not an array"), "cannot be read as .npy"),
+        (lambda file: np.save(file, np.zeros((10, 6))), "must hold features or labels, got float6"),
+        (lambda file: np.save(file, np.zeros((25, 7), "f2")), "test are of another form"),
+        (lambda file: file.rename(file.parents[1] / "x"), "there is no file"),
+        (linked, "leads out of"),
     ],
-    ids=lambda case: getattr(case, "__name__", ""),
 )
 def test_a_harmed_file_is_refused(tmp_path: Path, harm: Any, message: str) -> None:
     folder = written(tmp_path / "store")
     harm(folder / "train" / "pass0.npy")
     with pytest.raises(ValueError, match=message):
+        FeatureStore(folder)
+    np.save(folder / "test" / "labels.npy", np.full(8, 3))
+    (folder / "train" / "pass0.npy").unlink(missing_ok=True)
+    np.save(folder / "train" / "pass0.npy", features().astype("f2"))
+    with pytest.raises(ValueError, match="must be whole numbers below 3, got int64 3 to 3"):
         FeatureStore(folder)
 
 
@@ -138,22 +123,13 @@ def test_a_changed_number_is_found_on_request_and_a_cut_while_reading(tmp_path: 
         _ = x[:]
 
 
-def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "store")
-    np.save(folder / "train" / "labels.npy", np.full(25, 3))
-    with pytest.raises(ValueError, match="must be whole numbers below 3, got int64 3 to 3"):
-        FeatureStore(folder)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"format": "other"}, "is not of the format"),
-        ({"files": {}}, "is not of the format"),
         ({"files": [1]}, "files must be a mapping"),
         ({"files": {"../outside/pass0.npy": 1}}, "leads out of its folder"),
         ({"files": {"/etc/pass0.npy": 1}}, "leads out of its folder"),
-        ({"files": {"a/b/pass0.npy": 1}}, "leads out of its folder"),
         ({"files": {"a/passwd": 1}}, "leads out of its folder"),
     ],
     ids=str,
@@ -165,17 +141,6 @@ def test_a_foreign_manifest_is_refused(
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, **change}))
     with pytest.raises(ValueError, match=message):
-        FeatureStore(folder)
-
-
-def test_links_out_of_the_folder_and_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no features: there is no manifest.json"):
-        FeatureStore(tmp_path)
-    folder = written(tmp_path / "store")
-    file = folder / "train" / "pass0.npy"
-    file.rename(tmp_path / "elsewhere.npy")
-    file.symlink_to(tmp_path / "elsewhere.npy")
-    with pytest.raises(ValueError, match="leads out of"):
         FeatureStore(folder)
 
 
@@ -217,23 +182,6 @@ def test_an_interrupted_store_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert half_written(folder, 9) == [20]
     assert not any(half.exists() for half in halves)
     assert contents(folder) == contents(written(tmp_path / "unbroken"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"backbone": {"name": "other"}}, 'backbone was {"name": "one"}, now it is {"name": "ot'),
-        ({"transform": {"size": 8}}, "transform was null, now it is"),
-        ({"dtype": "float32"}, 'dtype was "float16", now it is "float32"'),
-    ],
-    ids=str,
-)
-def test_something_else_is_not_mixed_into_it(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    half_written(tmp_path / "store", backbone={"name": "one"})
-    with pytest.raises(ValueError, match=message):
-        written(tmp_path / "store", **{"backbone": {"name": "one"}, **change})
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:

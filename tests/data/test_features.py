@@ -224,35 +224,6 @@ def test_a_folder_of_images_is_read_as_it_is_needed(tmp_path: Path) -> None:
     assert torch.equal(store.parts["strange"][0][:], torch.zeros(1, 3))
 
 
-def test_a_folder_without_parts_is_divided_as_load_divides_it(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for label in ("cat", "dog"):
-        (tmp_path / "pets" / label).mkdir(parents=True)
-        for i in range(15):
-            image.new("RGB", (16, 16), (8 * i, 8 * i, 8 * i)).save(
-                tmp_path / "pets" / label / f"{i}.png"
-            )
-    settings: dict[str, Any] = {"transform": "none:size=16", "dtype": "float32", "seed": 3}
-    store = extract(nn.Flatten(), tmp_path / "pets", tmp_path / "f", progress=False, **settings)
-    for name, (x, y) in data.load(tmp_path / "pets", size=16, seed=3).splits().items():
-        rows, labels = store.parts[name]
-        assert torch.equal(rows[:], x.flatten(1))
-        assert torch.equal(labels, y)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("corrupt:6", "severity must be 1, 2, 3, 4 or 5, got 6"),
-        ("corrupt:rain:1", "no corruption 'rain'"),
-        ("nowhere", "there is no set 'nowhere'"),
-    ],
-)
-def test_unknown_sets_are_said(tmp_path: Path, digits: data.Data, name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        extract(network(), digits, tmp_path / "f", ood=[name], progress=False)
-
-
 def test_a_backbone_must_give_features(tmp_path: Path, digits: data.Data) -> None:
     class Whole(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -291,13 +262,6 @@ def test_a_transform_resizes_then_normalizes() -> None:
 def test_a_wrong_transform_is_said(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Transform.parse(text)
-
-
-def test_bytes_of_effnetlite_are_minus_127_over_128() -> None:
-    pixels = torch.tensor([0.0, 127.0, 255.0]).view(1, 1, 1, 3).expand(1, 3, 1, 3) / 255
-    found = Transform.parse("effnetlite:size=1")
-    same = Transform(None, found.mean, found.std)(pixels)[0, 0, 0]
-    np.testing.assert_allclose(same.numpy(), [-127 / 128, 0, 1], atol=1e-6)
 
 
 def test_effnetlite0_with_its_weights() -> None:

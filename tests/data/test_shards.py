@@ -4,7 +4,6 @@ import gc
 import io
 import json
 import pickle
-import sys
 import tarfile
 import warnings
 from pathlib import Path
@@ -239,14 +238,6 @@ def test_csv_shards_and_datasets_of_hugging_face(tmp_path: Path) -> None:
         data.load(datasets.DatasetDict(all=named))
     with pytest.raises(ValueError, match="has the label -1; labels are numbers from 0"):
         data.load(datasets.Dataset.from_dict({"w": [[1.0]], "label": [-1]}))
-
-
-def test_without_datasets_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r'needs datasets.*pip install "dissensus\[disk\]"'):
-        data.load(write_vectors(tmp_path, [5]))
 
 
 # ---- what strangers write -----------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """A user's own table: numbers, text, gaps, targets of either task, and plain refusals."""
 
-import builtins
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +63,6 @@ def test_the_task_follows_the_target(
         column = [line.split(",") for line in FLATS.splitlines()[1:]]
         index = 1 if classes[0] == "Aachen" else 2
         assert [classes[i] for i in table.y] == [row[index] for row in column]
-
-
-def test_many_whole_numbers_are_a_regression_and_yes_no_a_class(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x,n,sold\n" + "\n".join(f"{i},{i},{i % 2 == 0}" for i in range(21)) + "\n")
-    table = load_table(path, target="n")
-    assert table.task == "regression"
-    assert table.guess.startswith("target 'n' has 21 different whole numbers: regression; --task ")
-    assert load_table(path, target="n", task="regression").guess == ""
-    table = load_table(path, target="sold", drop=["n"])
-    assert table.classes == ("False", "True")
-    assert list(table.columns) == ["x"]
 
 
 def test_columns_can_be_dropped_or_taken_for_labels(csv: Path) -> None:
@@ -164,12 +151,6 @@ def test_a_table_that_is_not_text_or_not_there(csv: Path) -> None:
         load(csv.parent / "nowhere.csv", target="a")
 
 
-def test_a_table_without_a_header(csv: Path) -> None:
-    csv.write_text("1,x,3.5\n2,y,4.5\n3,x,5.5\n")
-    table = load_table(csv, target=-1, header=False)
-    assert list(table.columns) == ["column_0", "column_1"]
-
-
 def test_parquet_gives_the_same_as_csv(csv: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -194,20 +175,3 @@ def test_parquet_gives_the_same_as_csv(csv: Path) -> None:
     path.write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         load(path, target="price")
-
-
-def test_parquet_without_pyarrow_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "t.parquet"
-    path.write_bytes(b"PAR1")
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r'needs pyarrow.*pip install "dissensus\[tables\]"'):
-        load(path, target="a")

@@ -73,6 +73,9 @@ def put(folder: Path, name: str, text: str) -> None:
 
 
 def test_a_small_file_in_the_official_layout(tmp_path: Path) -> None:
+    semicolons = "\ufeff" + WEATHER.replace(",", ";").replace("\n", "\r\n")
+    put(tmp_path, "weather", semicolons)
+    assert len(load_table("weather", data_dir=tmp_path, verify=False)) == 5
     put(tmp_path, "weather", WEATHER)
     table = load_table("weather", data_dir=tmp_path, verify=False)
     assert list(table.columns) == ["station", "Present_Tmax", "LDAPS_PPT1"]
@@ -80,12 +83,6 @@ def test_a_small_file_in_the_official_layout(tmp_path: Path) -> None:
     assert [values[1] for values in table.columns.values()] == ["2", 31.9, 0.5]
     assert table.y.tolist() == [29.1, 30.5, 30, 30, 30]
     assert len(load_table("weather", data_dir=tmp_path, verify=False, limit=2)) == 2
-
-
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_the_separator_is_found_out(tmp_path: Path, separator: str) -> None:
-    put(tmp_path, "weather", "\ufeff" + WEATHER.replace(",", separator).replace("\n", "\r\n"))
-    assert len(load_table("weather", data_dir=tmp_path, verify=False)) == 5
 
 
 def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
@@ -103,11 +100,3 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
         load("weather", data_dir=tmp_path, verify=False)
     with pytest.raises(ValueError, match="limit must be 'paper', None or a number of rows, got 0"):
         load("weather", data_dir=tmp_path, verify=False, limit=0)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_offline_the_error_names_the_archive(tmp_path: Path, name: str) -> None:
-    how = UCI_TABLES[name]
-    with pytest.raises(ValueError, match=r"archive.ics.uci.edu") as caught:
-        load(name, data_dir=tmp_path)
-    assert str(tmp_path / how.folder / str(how.file.archive)) in str(caught.value)

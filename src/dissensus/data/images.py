@@ -52,10 +52,8 @@ def fit_images(x: Tensor, input_shape: Sequence[int]) -> Tensor:
     """
     shape = tuple(input_shape)
     if x.ndim != 4 or len(shape) != 3:
-        got = f"{tuple(x.shape)} and {shape}"
-        raise ValueError(
-            f"images [rows, *shape] and (channels, height, width) are wanted, got {got}"
-        )
+        got = f"{tuple(x.shape)} for the shape {shape}"
+        raise ValueError(f"images must be [rows, channels, height, width], got {got}")
     channels, height, width = shape
     if x.shape[1] != channels:
         grey = x.mean(1, keepdim=True)
