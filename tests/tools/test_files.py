@@ -5,6 +5,7 @@ import math
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,29 +36,17 @@ from dissensus.tools.files import (
 def test_a_failing_writer_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, failure: BaseException
 ) -> None:
-    target = tmp_path / "note.txt"
-    target.write_text("old")
+    target = tmp_path / "made" / "note.txt"
+    replace_atomically(target, lambda part: part.write_text("old"))
 
     def write_half(part: Path) -> None:
+        assert part.parent == target.parent  # a rename is atomic only within one file system
         part.write_text("ne")
         raise failure
 
     with pytest.raises(type(failure)):
         replace_atomically(target, write_half)
     assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_the_target_is_untouched_until_the_writer_is_done(tmp_path: Path) -> None:
-    target = tmp_path / "folders" / "made" / "note.txt"
-
-    def write(part: Path) -> None:
-        assert part.parent == target.parent  # a rename is atomic only within one file system
-        assert not target.exists()
-        part.write_text("whole")
-
-    replace_atomically(target, write)
-    assert target.read_text() == "whole"
     assert list(target.parent.iterdir()) == [target]
 
 
@@ -108,12 +97,13 @@ def test_concurrent_writers_leave_one_whole_file(tmp_path: Path) -> None:
 # ---- formats ------------------------------------------------------------------------------------
 
 
-def test_csv_quotes_what_needs_it(tmp_path: Path) -> None:
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", {"name": 0, "é": 1}, [("a,b", 0.5), ('"', None)])
     assert (tmp_path / "a.csv").read_bytes().decode() == 'name,é\n"a,b",0.5\n"""",\n'
-
-
-def test_arrays_come_back(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", '{"β": [1, null]}')
+    assert read_json(tmp_path / "a.json") == {"β": [1, None]}
+    write_text(tmp_path / "a.toml", "[training]\nepochs = 3\n")
+    assert read_toml(tmp_path / "a.toml") == {"training": {"epochs": 3}}
     arrays = {"x": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"])}
     for compress in (True, False):
         write_npz(tmp_path / "a.npz", arrays, compress=compress)
@@ -121,16 +111,40 @@ def test_arrays_come_back(tmp_path: Path) -> None:
         assert all(np.array_equal(back[name], arrays[name]) for name in arrays)
     np.save(tmp_path / "x.npy", arrays["x"])
     assert np.array_equal(read_npy(tmp_path / "x.npy"), arrays["x"])
-
-
-def test_tensors_come_back_even_where_they_share_memory(tmp_path: Path) -> None:
-    whole = torch.arange(12.0).reshape(3, 4)
+    whole = torch.arange(12.0).reshape(3, 4)  # tensors that share memory
     tensors = {"whole": whole, "row": whole[1], "turned": whole.T, "same": whole}
     write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "test"})
-    back, metadata = read_safetensors(tmp_path / "a.safetensors")
+    found, metadata = read_safetensors(tmp_path / "a.safetensors")
     assert metadata == {"format": "test"}
-    assert back.keys() == tensors.keys()
-    assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        ("JSON", read_json),
+        ("TOML", read_toml),
+        (".npy", read_npy),
+        (".npz", read_npz),
+        ("safetensors", read_safetensors),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, kind: str, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(ValueError, match=f"there is no file {path}"):
+        read(path)
+    path.write_bytes(b"\xff{ not [ anything")
+    with pytest.raises(ValueError, match=rf"file cannot be read as {kind}: it is damaged, cut sho"):
+        read(path)
+    if kind[:3] == ".np":
+        save = np.savez if kind == ".npz" else np.save
+        with path.open("wb") as raw:
+            save(raw, np.array([{}], dtype=object))
+        with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
+            read(path)
 
 
 def test_a_file_is_that_of_safetensors_with_metadata_in_order(tmp_path: Path) -> None:
@@ -185,38 +199,6 @@ def test_a_copy_stays_when_the_file_is_replaced(
     write_text(path, "new")
     assert (path.read_text(), copy.read_text()) == ("new", "old")
     assert sorted(tmp_path.iterdir()) == [path, copy]
-
-
-def test_text_comes_back(tmp_path: Path) -> None:
-    write_text(tmp_path / "a.json", '{"β": [1, null]}')
-    assert read_json(tmp_path / "a.json") == {"β": [1, None]}
-    write_text(tmp_path / "a.toml", "[training]\nepochs = 3\n")
-    assert read_toml(tmp_path / "a.toml") == {"training": {"epochs": 3}}
-
-
-READERS = {
-    "JSON": read_json,
-    "TOML": read_toml,
-    ".npy": read_npy,
-    ".npz": read_npz,
-    "safetensors": read_safetensors,
-}
-
-
-@pytest.mark.parametrize("kind", READERS)
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "file"
-    with pytest.raises(ValueError, match=f"there is no file {path}"):
-        READERS[kind](path)
-    path.write_bytes(b"\xff{ not [ anything")
-    with pytest.raises(ValueError, match=rf"file cannot be read as {kind}: it is damaged, cut sho"):
-        READERS[kind](path)
-
-
-def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
-        read_npz(tmp_path / "a.npz")
 
 
 # ---- one writer ---------------------------------------------------------------------------------

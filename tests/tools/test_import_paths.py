@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from dissensus.models import make_factory, resolve
 
@@ -49,15 +48,11 @@ def test_a_file_is_run_once_and_again_when_it_changes(file: Path) -> None:
     paths = list(sys.path)
     make = resolve(f"{file}:make_member")
     assert make is resolve(f"{file}:make_member")
+    assert resolve(f"{file}:Nets.small")(outputs=2)(torch.zeros(3, 5)).shape == (3, 2)
     assert make((4,), 2)[0].out_features == 7
     assert sys.path == paths
     file.write_text(SOURCE.replace("hidden=SIZE", "hidden=9"))
     assert resolve(f"{file}:make_member")((4,), 2)[0].out_features == 9
-
-
-def test_a_nested_name_and_a_module(file: Path) -> None:
-    assert resolve(f"{file}:Nets.small")(outputs=2)(torch.zeros(3, 5)).shape == (3, 2)
-    assert resolve("torch.nn:Linear") is nn.Linear
 
 
 def test_a_factory_passes_shape_outputs_and_options(file: Path) -> None:
@@ -82,6 +77,7 @@ def test_the_check_of_a_member_changes_nothing_in_it(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("make_member", {"hidden": 2.5}, "failed: .*; pass its arguments as options"),
         ("make_fixed", {}, r"must give \[batch, outputs\] = \(2, 3\).*got \(2, 1000\).*num_cl"),
         ("make_fixed", {"num_classes": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
         ("make_number", {}, "must return an nn.Module, got int"),
@@ -94,47 +90,45 @@ def test_a_factory_reports_a_member_that_does_not_fit(
         make_factory(f"{file}:{name}", (4,), 3, **options)()
 
 
-def test_a_factory_reports_an_input_that_does_not_fit(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot take a batch \(2, 6\)"):
-        make_factory(f"{file}:make_fixed", (6,), 3, num_classes=3)()
+@pytest.mark.parametrize(
+    ("source", "name", "message"),
+    [
+        (SOURCE, "my_fill.py:make_member", r"no file .*my_fill.py; did you mean 'my_file.py'\?"),
+        (SOURCE, "my_file.py:make_membre", "has no 'make_membre'; did you mean 'make_member"),
+        (SOURCE, "my_file.py:NUMBER", "must be a function or a class, got int"),
+        (SOURCE, "my_file.py:", "an import path is module:name or file.py:name"),
+        (
+            "import no_such.part",
+            "my_file.py:a",
+            "running .*failed: .*pip install no_such",
+        ),
+        ("1 / 0", "my_file.py:a", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_gives_nothing(file: Path, source: str, name: str, message: str) -> None:
+    file.write_text(source)
+    with pytest.raises(ValueError, match=message):
+        resolve(f"{file.parent / name}")
 
 
-def test_errors_of_files(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*my_fill.py; did you mean 'my_file.py'\?"):
-        resolve(f"{file.parent / 'my_fill.py'}:make_member")
-    with pytest.raises(ValueError, match=r"has no 'make_membre'; did you mean 'make_member"):
-        make_factory(f"{file}:make_membre", (4,), 3)
-    with pytest.raises(ValueError, match=r"must be a function or a class, got int"):
-        resolve(f"{file}:NUMBER")
-    file.write_text("import surely_not_a_module.part\n")
-    with pytest.raises(ValueError, match=r"running .*my_file.py failed: .*pip install surely_not_"):
-        resolve(f"{file}:make_member")
-    file.write_text("1 / 0\n")
-    with pytest.raises(ValueError, match="ZeroDivisionError: division by zero"):
-        resolve(f"{file}:make_member")
-
-
-@pytest.mark.parametrize("path", ["my_model", ":name", "module:", "my_file.py"])
-def test_a_path_without_a_name_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match=r"an import path is module:name or file.py:name"):
-        resolve(path)
-
-
-def test_errors_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("source", "path", "message"),
+    [
+        (None, "somevision.models:a", "there is no somevision; `pip install"),
+        ("raise RuntimeError('operator nms')", "somevision.models:a", "operator nms; does it fit"),
+        ("import no_such", "somevision:a", "there is no no_such; `pip install"),
+        ("", "somevision.models:a", "somevision has no module somevision.models"),
+        ("", "somevision", "an import path is module:name"),
+    ],
+)
+def test_a_module_that_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, path: str, message: str
+) -> None:
     """A package that is missing, half installed, or broken against this torch."""
     monkeypatch.syspath_prepend(tmp_path)
-    for name, source in {
-        "brokenvision": "raise RuntimeError('operator brokenvision::nms does not exist')",
-        "needyvision": "import surely_not_there",
-        "finevision": "",
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(source)
-    with pytest.raises(ValueError, match="there is no absentvision; `pip install"):
-        resolve("absentvision.models:resnet18")
-    with pytest.raises(ValueError, match=r"operator .* does not exist; does it fit"):
-        resolve("brokenvision.models:resnet18")
-    with pytest.raises(ValueError, match="there is no surely_not_there; `pip install"):
-        resolve("needyvision:resnet18")
-    with pytest.raises(ValueError, match=r"finevision has no module finevision.models"):
-        resolve("finevision.models:resnet18")
+    monkeypatch.delitem(sys.modules, "somevision", raising=False)
+    if source is not None:
+        (tmp_path / "somevision").mkdir()
+        (tmp_path / "somevision" / "__init__.py").write_text(source)
+    with pytest.raises(ValueError, match=message):
+        resolve(path)

@@ -31,24 +31,22 @@ def test_a_terminal_shows_title_count_and_note(terminal: Console) -> None:
         bar.update(3, note="ERR [0.1]")
         bar.log("only in log files")
         bar.say("a line [that] stays")
+    with ProgressBar("attacks", total=2) as bar:
+        bar.begin("fgsm")(1.0)
+        bar.begin("pgd")(0.5)
+        assert bar.completed == 1.5
+    with ProgressBar("waits", total=1, delay=60.0) as bar:
+        bar.advance()
+    with pytest.raises(RuntimeError), ProgressBar("outer"), ProgressBar("inner"):
+        raise RuntimeError
+    assert progress._DISPLAY.progress is None
     text = terminal.export_text()
     assert "scoring [a]" in text
     assert "3/4" in text
     assert "ERR [0.1]" in text
     assert "a line [that] stays" in text
     assert "only in log files" not in text
-
-
-def test_parts_move_the_bar_by_shares(terminal: Console) -> None:
-    with ProgressBar("attacks", total=2) as bar:
-        bar.begin("fgsm")(1.0)
-        tick = bar.begin("pgd")
-        tick(0.5)
-        assert bar.completed == 1.5
-        tick(1.0)
-    text = terminal.export_text()
-    assert "pgd" in text
-    assert "2/2" in text
+    assert "waits" not in text
 
 
 def test_a_bar_inside_another_is_drawn_with_it(terminal: Console) -> None:
@@ -75,18 +73,6 @@ def test_content_stands_below_the_bars_until_they_close(terminal: Console) -> No
     with ProgressBar("next", total=1):
         refresh()
     assert "a table" not in terminal.export_text()
-
-
-def test_the_display_closes_after_an_error(terminal: Console) -> None:
-    with pytest.raises(RuntimeError), ProgressBar("outer"), ProgressBar("inner"):
-        raise RuntimeError
-    assert progress._DISPLAY.progress is None
-
-
-def test_short_work_shows_no_bar_that_waits(terminal: Console) -> None:
-    with ProgressBar("attacks", total=1, delay=60.0) as bar:
-        bar.advance()
-    assert terminal.export_text() == ""
 
 
 def test_log_files_get_lines_seldom_and_always_the_last(

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from dissensus.tools.specs import (
     check_numbers,
-    close_names,
     join_spec,
-    nearest,
     number,
     parse_spec,
     read_settings,
@@ -113,15 +111,3 @@ def test_mistakes(text: str, message: str) -> None:
 def test_numbers_are_numbers(value: Any) -> None:
     with pytest.raises(ValueError, match="rate must be a finite number"):
         Plain(rate=value)
-
-
-def test_an_object_outside_the_registry_has_no_spec() -> None:
-    with pytest.raises(ValueError, match="Wrapper is no thing of the registry"):
-        spec_of(Wrapper(), {"plain": Plain}, "thing")
-
-
-def test_suggestions() -> None:
-    names = ["resnet20", "resnet18", "mlp"]
-    assert close_names("resnet", names, 2) == ["resnet20", "resnet18"]
-    assert nearest("resnet", names, 2) == "did you mean 'resnet20' or 'resnet18'?"
-    assert nearest("zzz", []) == "it has none"
