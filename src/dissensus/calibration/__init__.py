@@ -1,4 +1,4 @@
-"""Calibration: measures of an ensemble's probabilities and intervals, and what corrects them.
+"""Calibration: measures of an ensemble's probabilities and intervals, and their corrections.
 
 Classes: :func:`nll` and :func:`brier_score` are functions of the members' logits;
 :func:`reliability` and :func:`ece` of the combined probabilities ``[batch, classes]``, as

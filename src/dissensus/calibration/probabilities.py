@@ -63,7 +63,7 @@ def brier_score(
 
 @dataclass(frozen=True, repr=False)
 class Reliability(Tabular):
-    """Confidence and accuracy by bin: what a reliability diagram shows.
+    """Confidence and accuracy by bin, for a reliability diagram.
 
     Bin k holds the examples with a confidence in ``(edges[k], edges[k + 1]]``; ``count``,
     ``confidence`` and ``accuracy`` are ``[bins]``, the last two means that are NaN for empty bins.

@@ -1,4 +1,4 @@
-"""ERR, mean ERR and their difference, diversity: what an ensemble gains by being one.
+"""ERR, mean ERR and their difference, diversity: the gain of an ensemble over its members.
 
 The paper is *collusion* (Jeffares et al., "Joint Training of Deep Ensembles Fails Due to Learner
 Collusion"). Its Definition 4.2, ``DIV = mean ERR − ERR``, is :func:`decompose`. For some losses DIV
@@ -7,7 +7,7 @@ has a closed form that shows it to be a spread of the members around their combi
 curvature (:func:`hessian_diversity`), and the part of it that constant offsets of the members make
 up can be removed (:func:`debias`).
 
-All functions check what they are given, and refuse results that are not finite. Under
+All functions check their arguments and raise for results that are not finite. Under
 ``torch.func.vmap`` over a leading axis, where values cannot be read, they look at shapes only.
 """
 

@@ -17,14 +17,14 @@ PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 _CELLS = 32  # of the grid on which an extremum of φ' is bracketed
 _HALVINGS = 12  # of that bracket by values of φ', which see peaks of γ'' that are narrower than it
-_BISECTIONS = 40  # of what is left by the sign of φ'', down to the spacing of float64
+_BISECTIONS = 40  # halvings of the bracket by the sign of φ'', down to the spacing of float64
 _FLAT = 1e-14  # |φ'| below this share of the loss is rounding: the Hessian is constant
 _SOLVED = 1e-8  # a residual below this share of loss and deviations is rounding, or a seam such as
 # the one of torch's softplus, which is a straight line above 20
 
 
 class HessianDiversity(NamedTuple):
-    """Diversity by Theorem 4.5, ``[batch]``, and what it is made of, ``[members, batch]`` each.
+    """Diversity by Theorem 4.5, ``[batch]``, and its parts, ``[members, batch]`` each.
 
     ``c`` holds the c_j and ``curvature`` is ``(f_j − f̄)ᵀ H(f*_j) (f_j − f̄)``. ``residual`` is by
     how much ``½ curvature`` misses ``L(f_j) − L(f̄) − ∇L(f̄)ᵀ(f_j − f̄)``, so that its mean over the

@@ -88,7 +88,7 @@ def decompose(
     loss's own: the mean for mse and callables, else ``"probability"``. Probabilities in place of
     logits are refused unless ``space="probs"`` (or ``"log_probs"``) says that they are such.
 
-    DIV is never negative where the loss is convex in what is averaged: mse, cross-entropy in both
+    DIV is never negative where the loss is convex in the averaged outputs: mse, cross-entropy both
     ways, Brier with ``"probability"``. Elsewhere (Brier with ``"score"``, the 0-1 loss) Definition
     4.2 still applies, but DIV may be negative: combining can then make things worse.
 

@@ -61,7 +61,7 @@ class Diagnosis(Tabular):
         return self.report()
 
     def headline(self) -> str:
-        """The verdict, and what it is about."""
+        """The verdict and its subject."""
         sizes = ", ".join(f"{count} {name}" for name, count in self.examples.items())
         head = f"{self.members} members, {self.loss} of their {self.combine}, examples: {sizes}"
         return f"{self.verdict.word.upper()}  ({head})"

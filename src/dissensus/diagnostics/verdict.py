@@ -197,7 +197,7 @@ def _is_perfect(split: Split) -> bool:
 
 
 def _index_sign(split: Split, thresholds: Thresholds, where: str = "") -> tuple[int, str]:
-    """Errors that cancel, beyond what independent ones of as few directions do by chance."""
+    """Errors that cancel more than independent ones of as few directions do by chance."""
     index = codependence(split, fractions=()).index
     scores = split.combine == "score"
     least = thresholds.index_suspicious_scores if scores else thresholds.index_suspicious
@@ -217,7 +217,7 @@ def _index_sign(split: Split, thresholds: Thresholds, where: str = "") -> tuple[
 
 
 def _chance_of_index(split: Split, index: float) -> float:
-    """The index is 1 over what errors leave in the ensemble: the leftover of whole predictions."""
+    """The index is 1 over the leftover of whole predictions."""
     residuals, _ = split.residuals()
     flat = residuals.flatten(1)
     apart = split.shares.sqrt()[:, None] * (flat - weighted_mean(flat, split.weights))

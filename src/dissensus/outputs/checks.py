@@ -1,4 +1,4 @@
-"""Checks of the one tensor, its targets and its weights: an error says what is wrong.
+"""Checks of the one tensor, its targets and its weights, with clear errors.
 
 Inside ``torch.func.vmap`` and while ``torch.export`` traces, values cannot be read, so there only
 shapes are checked.

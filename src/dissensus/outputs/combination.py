@@ -1,4 +1,4 @@
-"""Combinations: one prediction from all members, and logits from whatever space they are in.
+"""Combinations: one prediction from all members, and logits from outputs in any space.
 
 Everything here is pure, and has no branch that depends on data.
 """
@@ -41,7 +41,7 @@ _SMALLEST_PROB = 2.0**-126
 
 @formula
 def to_logits(values: Tensor, space: str = "logits") -> Tensor:
-    """Logits from outputs ``[members, batch, classes]`` that are what ``space`` says.
+    """Logits from outputs ``[members, batch, classes]`` in a ``space``.
 
     ``"logits"`` come back as they are, unless they look like probabilities: then this raises. Of
     ``"probs"`` it takes the logarithm, which is a logit up to a constant for each row; that is what

@@ -20,7 +20,7 @@ _FORMAT = "dissensus.predictions/1"
 
 @dataclass(frozen=True, repr=False)
 class Predictions:
-    """Member outputs, their targets, and what is known about them; saved as safetensors.
+    """Member outputs, their targets and metadata; saved as safetensors.
 
     ``outputs`` is ``[members, batch, outputs]``; ``targets`` is ``[batch]`` integer labels,
     ``[batch, outputs]`` floats, or None where the truth is not known; ``meta`` is a JSON mapping.
@@ -111,7 +111,7 @@ def _read_meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_npz(path: Path, wanted: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a file, those that are ``wanted`` as tensors; others are not read."""
+    """The ``wanted`` arrays of a file as tensors; others are not read."""
     names: list[str] = []
 
     def choose(headers: Iterable[str]) -> list[str]:

@@ -118,7 +118,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
     verbose: bool = False
 
     def _check_parameters(self) -> Objective:
-        """Check what needs no data; returns the objective, for the loss of this estimator."""
+        """Check parameters that need no data; returns the objective for this loss."""
         loss = getattr(self, "loss", self._loss)  # a regression has a choice
         check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
         if self._loss == "mse":
@@ -257,10 +257,10 @@ class DiverseEstimator(FittedMembers, Parameters):
         x = validate_data(self, X, **NUMBERS)
         return array_columns(x, getattr(self, "feature_names_in_", None))
 
-    # ---- what is kept ---------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Drop what earlier calls have learnt."""
+        """Drop the state of earlier calls."""
         for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
             delattr(self, name)
 

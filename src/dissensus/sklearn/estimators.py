@@ -32,7 +32,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
     Columns are prepared inside: missing values, and text, categories and dates of a DataFrame are
     welcome (:mod:`dissensus.data.preparation`), and numbers are encoded for networks
     (:mod:`dissensus.data.encoder`). Probabilities are calibrated on held-out rows. For the
-    parameters see :class:`.Parameters`, for what there is after ``fit`` :class:`DiverseEstimator`,
+    parameters see :class:`.Parameters`, for fitted attributes :class:`DiverseEstimator`,
     and ``classes_``. ``class_weight`` multiplies ``sample_weight`` by a number for each class: a
     dict such as ``{"rare": 10, "common": 1}``, or ``"balanced"``, which gives every class the same
     weight in total, n_rows / (n_classes · rows of the class).
@@ -155,7 +155,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         return chosen
 
     def evaluate(self, X: Any, y: Any) -> Evaluation:
-        """Error, NLL, Brier score and ECE on ``(X, y)``, and what the held-out rows say."""
+        """Error, NLL, Brier score and ECE on ``(X, y)`` and on held-out rows."""
         outputs, combine = self.member_outputs(X), self.ensemble_.combine
         labels = self._known_targets(y)
         return evaluate_classes(self.held_out_, outputs, labels, combine, self.temperature_)
@@ -168,7 +168,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     Columns and targets are prepared inside: missing values, and text, categories and dates of a
     DataFrame are welcome (:mod:`dissensus.data.preparation`), numbers are encoded for networks
     (:mod:`dissensus.data.encoder`), and targets standardised. For the parameters see
-    :class:`.Parameters`, for what there is after ``fit`` :class:`DiverseEstimator`.
+    :class:`.Parameters`, for fitted attributes :class:`DiverseEstimator`.
     ``loss="gaussian"`` has members predict a variance of their own beside each target
     (``dissensus.objectives.Gaussian``).
 
@@ -273,7 +273,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         return self._plain(find(held_out, outputs, noise))
 
     def evaluate(self, X: Any, y: Any) -> Evaluation:
-        """Error, CRPS, NLL and coverage of 90% intervals on ``(X, y)``; what held-out rows say."""
+        """Error, CRPS, NLL and coverage of 90% intervals on ``(X, y)`` and on held-out rows."""
         outputs, noise = self._outputs_and_noise(X)
         return evaluate_numbers(self.held_out_, outputs, self._known_targets(y), noise)
 

@@ -1,4 +1,4 @@
-"""Evaluation of an estimator: error, calibration, and what held-out rows say, in one table."""
+"""Evaluation of an estimator: error, calibration and held-out measures in one table."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def evaluate_numbers(
         std = uncertainty.total_std(held_out, outputs, noise).clamp(min=1e-12)
         measures["crps"] = float(torch.stack(crps).mean())
         measures["nll"] = float(gaussian_nll(prediction, 2 * std.log(), targets).mean())
-        if held_out.effective_rows >= 19:  # what intervals of 90% need
+        if held_out.effective_rows >= 19:  # the least that intervals of 90% need
             found = uncertainty.intervals(held_out, outputs, 0.9, noise)
             measures["coverage"] = float(interval_coverage(found, targets))
             measures["width"] = float((found[:, 1] - found[:, 0]).mean())

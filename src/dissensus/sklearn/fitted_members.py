@@ -1,4 +1,4 @@
-"""Fitted members: what a trained ensemble predicts, scores and says about itself."""
+"""Fitted members: predictions, scores and diagnosis of a trained ensemble."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return scores
 
     def _member_scores(self, inputs: Tensor, score: str | None = None) -> Tensor:
-        """A score of what members, tuned ones if there are any, say of inputs."""
+        """A score of the outputs of the members, or of the tuned copy if there is one."""
         ens = getattr(self, "tuned_", self.ensemble_)
         named = parse_score(default_score(ens) if score is None else score)
         return named(self._scored_outputs(self.standard_.in_units(member_outputs(ens, inputs))))

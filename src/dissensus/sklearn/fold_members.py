@@ -1,4 +1,4 @@
-"""Members that hold out folds of their own: no row is lost to validation.
+"""Members that each hold out a fold: no row is lost to validation.
 
 The rows are cut into folds, and each fold is held out by some of the members: they learn from all
 other rows, keep the epoch that is best on their fold, and stop once it has not improved for a
@@ -45,7 +45,7 @@ _LARGE = 1 << 24
 
 
 def holds_out_folds(job: Job, params: dict[str, Any]) -> bool:
-    """Whether each member holds out a fold of its own; raises where that is asked for in vain."""
+    """Whether each member holds out a fold; raises where that is asked for but impossible."""
     if not params["early_stopping"] or params["validation"] == "common":
         return False
     members, rows = params["n_estimators"], len(job.rows)
@@ -97,7 +97,7 @@ def _train_each(
     seed: int,
     params: dict[str, Any],
 ) -> Iterator[tuple[Tensor, Ensemble, History, Tensor]]:
-    """For each fold its rows, its members, their history, and what they predict for these rows."""
+    """For each fold: its rows, its members, their history, and their predictions for these rows."""
     # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.
     most, held = (min(len(pair[side]) for pair in folds) for side in (0, 1))
     unpack = job.standard.unpack

@@ -1,4 +1,4 @@
-"""Held-out rows: what members that never saw a row predict for it, and what follows from that.
+"""Held-out rows: predictions for rows that members never saw, and estimates made from them.
 
 Where each member holds out a fold of its own, every row of the training table has k members that
 did not learn it. They give an honest error, diversity and verdict on collusion, residuals for
@@ -126,7 +126,7 @@ class HeldOut:
 
     @property
     def shrink(self) -> Tensor:
-        """``√(E_M / E_k)``, what turns residuals of k members into those of all, ``[outputs]``."""
+        """``√(E_M / E_k)``, from residuals of k members to those of all, ``[outputs]``."""
         own, whole = self.errors
         return (whole / torch.where(own > 0, own, 1.0)).sqrt()
 

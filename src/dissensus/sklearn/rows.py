@@ -135,7 +135,7 @@ def common_split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     parts = train_test_split(
         np.arange(len(rows)), test_size=held, random_state=seed, stratify=_strata(rows, held)
     )
-    # In the order of all rows, so that what is trained on is the same whatever the shuffle.
+    # In the order of all rows, so that training data do not depend on the shuffle.
     train, val = (rows.pick(np.sort(index)) for index in parts)
     return train, val
 

@@ -110,7 +110,7 @@ class Job:
 
 
 class TrainedMembers(NamedTuple):
-    """Members as one ensemble, the histories of their trainings, and what they held out."""
+    """Members as one ensemble, the histories of their trainings, and their held-out predictions."""
 
     ens: Ensemble
     histories: list[History]
