@@ -98,11 +98,6 @@ def test_mistakes(
     assert sentence in mistake("attack", digits_run, *arguments)
 
 
-def test_values_and_tables_are_refused(mistake: Callable[..., str], diabetes_run: Path) -> None:
-    sentence = mistake("attack", diabetes_run, "--attacks", "fgsm")
-    assert "predicts values (combine='mean')" in sentence
-
-
 def test_adversarial_training(
     dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -72,3 +72,10 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     asked = ["--backbone", f"{own}:make_backbone", "--data", "digits", "--out", tmp_path / "f"]
     assert message in mistake("features", *asked, *words)
+
+
+def test_a_backbone_with_other_channels(mistake: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("from torch import nn\ndef make():\n    return nn.Conv2d(3, 4, 3)\n")
+    words = ["--data", "digits", "--backbone", f"{file}:make", "--out", tmp_path / "out"]
+    assert "net.py:make cannot take inputs" in mistake("features", *words)

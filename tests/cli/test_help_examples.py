@@ -44,7 +44,6 @@ def test_every_page_has_examples_that_parse() -> None:
 
 #: What makes a command quick; the last of two values counts.
 QUICK = {
-    "reproduce": ["--scale", "smoke"],
     "sweep": ["--epochs", "2"],
     "train": ["--epochs", "2"],
     "attack": ["--limit", "4"],
@@ -56,9 +55,7 @@ def shorter(words: list[str]) -> list[str]:
     listed = {"--list", "--report", "--figure", "--resume", "--config"} & set(words)
     if listed:
         return words
-    # A small scale has a folder of its own, and later examples read the usual one.
-    out = ["--out", "results"] if words[0] == "reproduce" and "--out" not in words else []
-    return [*words, *out, *QUICK.get(words[0], [])]
+    return [*words, *QUICK.get(words[0], [])]
 
 
 def run_in_order(dissensus: Callable[..., Any], commands: list[list[str]]) -> None:

@@ -75,32 +75,6 @@ def test_the_record_holds_what_the_library_finds(
     assert float(lines[0]["fpr95"]) == record["detection"][0]["fpr95"]
 
 
-def test_the_same_from_python(
-    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
-) -> None:
-    detections = ds.runs.detect(digits_run, unknown="corrupt:5", scores=["pds", "bma"], bootstrap=0)
-    assert isinstance(detections, ds.runs.Detections)
-    assert detections.folder == digits_run / "ood"
-    words = ["--ood", "corrupt:5", "--scores", "pds,bma", "--bootstrap", 0, "--no-plots"]
-    answer = dissensus("ood", digits_run, *words, "--out", tmp_path / "a", "--json")
-    own, printed = detections.to_dict(), json.loads(answer.out)
-    assert own["options"]["scores"] == ["pds", "bma"]
-    changing = ("environment", "options")
-    assert {k: v for k, v in own.items() if k not in changing} == {
-        k: v for k, v in printed.items() if k not in changing
-    }
-    assert "mean_entropy" not in str(detections)
-    assert "AUROC" in str(detections)
-    assert [row["score"] for row in detections.to_rows()] == ["pds", "bma"]
-    detections.save(tmp_path / "b")
-    names = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in "ab"]
-    assert names == [["examples-run.npz", "ood.json"]] * 2
-    detector = detections.detector("bma")
-    assert detector.threshold == pytest.approx(own["detection"][1]["threshold"], rel=1e-5)
-    with pytest.raises(ValueError, match="detect has no option 'unknwon'; did you mean 'unknown'"):
-        ds.runs.detect(digits_run, unknwon="corrupt:5")
-
-
 def test_two_runs_are_two_methods(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
@@ -219,34 +193,6 @@ def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path, tmp_pat
     assert [row["score"] for row in record["detection"]] == ["variance", "knn"]
     assert record["detection"][0]["auroc"] == 1.0
     assert record["accuracy"] == {"run": {}}
-
-
-def test_files_of_predictions(
-    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    names = ("known", "strange")
-    for name, shift in zip(names, (4.0, 0.0), strict=True):
-        logits = torch.randn(3, 40, 6, generator=generator) + shift * torch.eye(6)[0]
-        ds.Predictions(logits).save(tmp_path / f"{name}.safetensors")
-        np.savez(tmp_path / f"{name}.npz", probs=logits.softmax(-1).numpy())
-
-    def words(ending: str) -> list[object]:
-        known, strange = (tmp_path / f"{name}.{ending}" for name in names)
-        return ["ood", known, "--far", strange, "--out", tmp_path / "out", "--json", *FEW]
-
-    record = json.loads(dissensus(*words("safetensors")).out)
-    assert record["groups"] == {"far": ["strange"]}
-    assert {row["flagged"] for row in record["detection"]} == {None}
-    aurocs = {row["score"]: row["auroc"] for row in record["detection"]}
-    assert aurocs["bma"] > 0.9
-    assert "pass --key outputs=NAME" in mistake(*words("npz"))
-    keyed = [*words("npz"), "--key", "outputs=probs"]
-    assert "look like probabilities" in mistake(*keyed)
-    found = json.loads(dissensus(*keyed, "--probs").out)["detection"]
-    assert {"energy", "max_logit"} == aurocs.keys() - {row["score"] for row in found}
-    for row in found:
-        assert row["auroc"] == pytest.approx(aurocs[row["score"]], abs=1e-3)
 
 
 def test_mistakes_are_one_sentence(

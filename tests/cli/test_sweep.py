@@ -68,20 +68,6 @@ def test_a_cell_is_what_train_makes_of_its_settings(
     assert again.out == answer.out
 
 
-def test_a_search_comes_before_the_grid(dissensus: Callable[..., Any], tmp_path: Path) -> None:
-    words = [*DIABETES, *GRID, "--epochs", 2, "--out", tmp_path]
-    words += ["--search", "lr=0.0001,0.03", "--trials", 4, "--batch", 2]
-    answer = dissensus("sweep", *words)
-    assert answer.status == 0, answer.err
-    assert "search: 4/4 trials" in answer.err
-    assert "stands in its records, as chosen" in answer.out
-    record = CellFolder(tmp_path / "cells").done()["beta=1+repeat=0"]
-    assert record["cell"]["chosen"] == {"lr": 0.03}
-    assert "6 of 6" not in answer.err
-    resumed = dissensus("sweep", "--resume", "--out", tmp_path)
-    assert "3 of 3 cells are done already" in resumed.err
-
-
 def test_failures_are_told_and_tried_again(dissensus: Callable[..., Any], tmp_path: Path) -> None:
     words = [*DIABETES, "--epochs", 1, "--grid", "lr=0.01,1e30", "--out", tmp_path]
     answer = dissensus("sweep", *words)
@@ -168,6 +154,7 @@ def test_ctrl_c_keeps_what_is_done(jobs: list[str], tmp_path: Path) -> None:
         ([], "say what to train on"),
         ([*DIABETES, "--grid", "beta"], "--grid must be key=value"),
         ([*DIABETES, "--search", "lrr=0,1"], "--search cannot vary 'lrr'; did you mean 'lr'?"),
+        ([*DIABETES, *GRID, "--repeats", 10**9], "cells; 100000 are the most"),
         ([*DIABETES, "--repeats", "0"], "repeats must be an integer of at least 1"),
         ([*DIABETES, "--jobs", "0"], "jobs must be an integer of at least 1"),
         ([*DIABETES, "--gpus-per-run", 1], "--ray-address need --engine ray"),

@@ -18,7 +18,6 @@ from dissensus.detection import (
     ViM,
     evaluate,
 )
-from dissensus.detection.logit_scores import _choose_dimension
 from dissensus.ensemble import Ensemble
 
 CLASSES = 4
@@ -210,13 +209,6 @@ def test_shared_features_are_those_of_every_member(kind: type[ViM | ReAct]) -> N
     last, train, x = layers(), rows(50, 1, members=1), rows(7, 2, members=1)
     apart = kind().fit(train.repeat(1, MEMBERS), layers=last)(x.repeat(1, MEMBERS))
     torch.testing.assert_close(kind().fit(train, layers=last)(x), apart)
-
-
-@pytest.mark.parametrize(
-    ("width", "dimension"), [(5, 2), (767, 383), (768, 512), (2047, 512), (2048, 1000)]
-)
-def test_the_authors_rule_for_the_dimension(width: int, dimension: int) -> None:
-    assert _choose_dimension(width, width, None) == dimension
 
 
 def test_vim_of_features_that_span_little() -> None:

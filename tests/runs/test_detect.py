@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -52,6 +53,18 @@ def test_files_of_predictions_are_studied_without_a_model(tmp_path: Path) -> Non
     detections = detect(files[0], unknown=[files[1]], scores=["bma"], bootstrap=0)
     expected = evaluate(SCORES["bma"](known), SCORES["bma"](strange), bootstrap=0)
     assert detections.to_rows()[0]["auroc"] == expected.auroc
+    assert {row["flagged"] for row in detections.to_rows()} == {None}  # there is no validation data
+    probs = [tmp_path / f"{name}.npz" for name in ("known", "strange")]
+    for file, logits in zip(probs, (known, strange), strict=True):
+        np.savez(file, p=logits.softmax(-1).numpy())
+    asked = {"far": [probs[1]], "keys": {"outputs": "p"}, "bootstrap": 0}
+    found = detect(probs[0], **asked, probs=True)
+    assert found.record["groups"] == {"far": ["strange"]}
+    aurocs = {row["score"]: row["auroc"] for row in found.to_rows()}
+    assert aurocs["bma"] == pytest.approx(expected.auroc, abs=1e-3)
+    assert not {"energy", "max_logit"} & aurocs.keys()  # probabilities have none
+    with pytest.raises(ValueError, match="look like probabilities"):
+        detect(probs[0], **asked)
     with pytest.raises(ValueError, match="knn cannot be computed from predictions alone"):
         detect(files[0], unknown=[files[1]], scores=["bma", "knn"])
     with pytest.raises(ValueError, match="two files have the same name"):

@@ -35,6 +35,12 @@ def test_test_figures_of_other_weights_are_not_shown(tmp_path: Path) -> None:
     [
         ("config.toml", b"\xff\xfe", "cannot be read"),
         ("config.toml", b"a = 1", "is not the config of a run"),
+        ("config.toml", b"a = " + b"[" * 9999, "cannot be read"),
+        (
+            "config.toml",
+            b"[training]\n[ensemble]\nmembers = '[/b]'",
+            "members must be a whole number",
+        ),
         ("checkpoint.safetensors", b"", "not a checkpoint"),
         ("checkpoint.safetensors", b"\x02\0\0\0\0\0\0\0{}", "not a checkpoint"),
         ("checkpoint.safetensors", b"\xff" * 64, "not a checkpoint"),

@@ -116,3 +116,19 @@ def test_the_config_of_a_run_is_a_file_of_settings(tmp_path: Path) -> None:
     found = resolve(Settings(config=tmp_path / "run" / "config.toml"))
     kept = read_config(tmp_path / "run")
     assert {section: found[section] for section in kept} == kept
+
+
+def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
+    config, table = tmp_path / "config.toml", tmp_path / "table.csv"
+    table.write_text("a,b,y\n" + "1,2,x\n2,1,z\n" * 10)
+    limits = {
+        "members = 10000000": "members must be .*10000",
+        "threads = 1000000": "threads must be .*1024",
+        "model_options = {hidden = 1000000000000}": "cannot be built|parameters",
+        "model_options = {hidden = [100000, 100000]}": "would have 100",
+        "model_options = {hidden = 0.5}": "mlp cannot be built with these options",
+    }
+    for text, sentence in limits.items():
+        config.write_text(f'data = "{table}"\ntarget = "y"\n{text}\n')
+        with pytest.raises(ValueError, match=sentence):
+            ds.runs.train(config=config, out=str(tmp_path / "run"), quiet=True)

@@ -1,6 +1,7 @@
 """Reading: what the files say, what is left out, and why."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -166,3 +167,14 @@ def test_contents_of_a_regression(tmp_path: Path) -> None:
     assert method.log_diversity is None
     assert method.held_out is not None
     assert method.held_out.regression
+
+
+def test_a_closed_folder_is_a_note_of_the_report(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs[0], tmp_path / "good")
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed")
+    contents = read([tmp_path])
+    assert [method.name for method in contents.methods] == ["good"]
+    assert list(contents.notes) == [f"{tmp_path / 'closed'} is left out: it cannot be opened"]

@@ -24,6 +24,9 @@ MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}
 #: Points of a ROC curve, bins of a histogram and decimals that a record keeps.
 _POINTS, _BINS, _DIGITS = 100, 40, 5
 
+#: Rows with the highest scores, and as many with the lowest, whose images are kept.
+_EXTREME = 5
+
 Scores = Mapping[str, Mapping[str, Tensor]]
 
 
@@ -218,15 +221,15 @@ class Divergent(NamedTuple):
     least: list[Example]
 
 
-def extreme_rows(scores: Tensor, count: int = 5) -> tuple[Tensor, Tensor]:
+def extreme_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
     """The rows with the highest scores and those with the lowest, the most extreme ones first.
 
-    At most half of the rows are in each.
+    There are five in each, and at most half of the rows.
 
     >>> import torch
     >>> [rows.tolist() for rows in extreme_rows(torch.tensor([3.0, 1.0, 2.0, 4.0]))]
     [[3, 0], [1, 2]]
     """
     order = scores.argsort(descending=True)
-    count = min(count, max(1, len(order) // 2))
+    count = min(_EXTREME, max(1, len(order) // 2))
     return order[:count], order[-count:].flip(0)

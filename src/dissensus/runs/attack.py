@@ -24,7 +24,6 @@ from dissensus.tools.verbs import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -139,10 +138,6 @@ class RunRobustness(Result):
         write_record(folder / "record.json", self.record)
         if self.examples:
             write_npz(folder / "examples.npz", self.examples)
-
-    def plot(self) -> Figure:
-        """Accuracy against ε, steps and restarts, or under each attack."""
-        return self.robustness.plot()
 
     @cached_property
     def examples(self) -> dict[str, NDArray[Any]]:

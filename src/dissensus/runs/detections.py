@@ -242,9 +242,9 @@ class Detections(Result):
         rows = self.to_rows()
         write_csv(path, rows[0], (row.values() for row in rows))
 
-    def detector(self, score: str | None = None, method: str | None = None) -> Detector:
-        """The detector with ``score``, fitted to the validation split; by default the first."""
-        detectors = self.methods[method or next(iter(self.methods))].detectors
+    def detector(self, score: str | None = None) -> Detector:
+        """The first method's detector with ``score``, by default its first score, fitted to val."""
+        detectors = next(iter(self.methods.values())).detectors
         if not detectors:
             raise ValueError("a detector needs a run, and this is a file of predictions")
         found = detectors[score or next(iter(detectors))]

@@ -22,7 +22,6 @@ from dissensus.tools.verbs import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
     from dissensus.diagnostics import Diagnosis
@@ -72,10 +71,6 @@ class RunDiagnosis(Result):
     def display(self) -> Iterator[str]:
         """The verdict, a table, and a sentence for each diagnostic."""
         yield from self.diagnosis.report().splitlines()
-
-    def plot(self) -> Figure:
-        """ERR, mean ERR and DIV of each split, and how ERR rises as members are left out."""
-        return self.diagnosis.plot()
 
     def save(self, path: str | Path | None = None) -> None:
         """Write ``diagnosis.json`` to the run, or another file."""

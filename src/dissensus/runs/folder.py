@@ -56,9 +56,6 @@ _HUB_SCHEMA = {
     **dict.fromkeys(("training", "data", "data_options", "versions", "facts"), dict | None),
 }
 
-#: The longest header of a checkpoint, as the format has it.
-_MAX_HEADER = 100_000_000
-
 #: How many levels below a folder are searched for runs.
 _DEPTH = 4
 
@@ -266,17 +263,15 @@ def _subfolders(path: Path) -> list[Path]:
 
 def _checkpoint_state(file: Path) -> dict[str, Any] | None:
     """The plain values in the header of a checkpoint; its tensors are not read."""
+    from safetensors import SafetensorError, safe_open
+
     if not file.is_file():
         return None
     try:
-        with file.open("rb") as raw:
-            length = int.from_bytes(raw.read(8), "little")
-            if not 0 < length <= min(file.stat().st_size, _MAX_HEADER):
-                raise ValueError("it is cut short or of another kind")
-            header = parse_json(raw.read(length), "its header", {"__metadata__": {"values": str}})
-        values = header["__metadata__"]["values"]
+        with safe_open(file, framework="numpy") as opened:
+            values = (opened.metadata() or {}).get("values", "")
         state: dict[str, Any] = parse_json(values, "its state", {}, finite=False)
-    except (OSError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise ValueError(f"{file} is not a checkpoint that can be read: {error}") from error
     return state
 

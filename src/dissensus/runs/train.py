@@ -32,7 +32,6 @@ from dissensus.tools.records import CONFIG, METRICS, RECORD, read_record, write_
 from dissensus.tools.verbs import Result, collect, option
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from dissensus.data import Data
@@ -105,10 +104,6 @@ class TrainedRun(Result):
             {"split": split} | {k: v for k, v in values.items() if isinstance(v, int | float)}
             for split, values in self.metrics.items()
         ]
-
-    def plot(self) -> Figure:
-        """The metrics after each epoch."""
-        return self.history.plot()
 
     def display(self) -> Iterator[RenderableType]:
         """One line about the training, the metrics, and commands to go on with."""

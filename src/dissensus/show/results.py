@@ -274,6 +274,9 @@ PLOTS: dict[str, Callable[[Any], Plot]] = {
     "Outcome": _outcome,
     "AdversarialDetection": _adversarial,
     "RunEvaluation": _evaluation,
+    "RunDiagnosis": lambda result: _diagnosis(result.diagnosis),
+    "RunRobustness": lambda result: _robustness(result.robustness),
+    "TrainedRun": lambda run: _history(run.history),
     "Detections": _detections,
 }
 
