@@ -120,11 +120,11 @@ def test_a_picture_that_is_not_square_is_turned_not_sheared() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"crop": -1}, "crop must be a padding"),
-        ({"crop": 1.5}, "crop must be a padding"),
-        ({"flip": 2}, "flip must be a probability, got 2"),
-        ({"rotate": 200}, "rotate must be from 0 to 180 degrees, got 200"),
-        ({"shift": 1.0}, "shift must be a share of the side below 1, got 1.0"),
+        ({"crop": -1}, "crop must be an integer of at least 0, got -1"),
+        ({"crop": 1.5}, "crop must be an integer"),
+        ({"flip": 2}, "flip must be a finite number in .0, 1., got 2"),
+        ({"rotate": 200}, "rotate must be a finite number in .0, 180., got 200"),
+        ({"shift": 1.0}, "shift must be .* less than 1, got 1.0"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, float], message: str) -> None:

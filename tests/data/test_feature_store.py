@@ -187,10 +187,10 @@ def test_an_interrupted_store_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="is not empty and holds no features"):
-        FeatureWriter(tmp_path, (6,))
+        written(tmp_path)
     finished = written(tmp_path / "store")
     with pytest.raises(ValueError, match=r"there are features in .* already"):
-        FeatureWriter(finished, (6,))
+        written(finished)
 
 
 @pytest.mark.parametrize(
@@ -208,5 +208,6 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 def test_what_cannot_be_stored_is_said(
     tmp_path: Path, name: str, x: Any, y: Any, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        FeatureWriter(tmp_path / "store", (6,), classes="abc").add(name, x, y)
+    store = FeatureWriter(tmp_path / "store", (6,), classes="abc")
+    with pytest.raises(ValueError, match=message), store as writer:
+        writer.add(name, x, y)

@@ -89,7 +89,7 @@ def test_a_part_of_the_rows_can_be_drawn(tmp_path: Path) -> None:
     assert [len(x) for x, _ in one.splits().values()] == [8, 2, 4]
     assert all(torch.equal(one.rows[part], same.rows[part]) for part in one.rows)
     assert not torch.equal(one.rows["train"].sort()[0], other.rows["train"].sort()[0])
-    with pytest.raises(ValueError, match="limit must be a number of rows from 1 to 20, got 21"):
+    with pytest.raises(ValueError, match=r"limit must be an integer in \[1, 20\], got 21"):
         load("mnist", **ask | {"limit": 21})
     with pytest.raises(ValueError, match="has an official test set, which is kept; leave test out"):
         load("mnist", test=0.2, **ask)
@@ -194,7 +194,7 @@ def test_svhn_mat_files(tmp_path: Path) -> None:
     check_parts(data, *arrays["train"], arrays["test"][0])
     assert load_ood("svhn", data_dir=tmp_path, verify=False).shape == (3, 3, 32, 32)
     (tmp_path / "svhn" / "test_32x32.mat").write_bytes(b"MATLAB nothing")
-    with pytest.raises(ValueError, match=r"must be a .mat file with X and y"):
+    with pytest.raises(ValueError, match=r"cannot be read as .mat with X and y"):
         load("svhn", data_dir=tmp_path, verify=False)
 
 
@@ -268,7 +268,7 @@ def test_image_folder_one_at_a_time(tmp_path: Path) -> None:
     [
         ({}, r"[xyz].jpg cannot be read as an image"),
         ({"size": 0}, "size must be an integer of at least 1, got 0"),
-        ({"size": 30_000, "stream": False}, "GiB of memory; set stream=True"),
+        ({"size": 30_000, "stream": False}, r"GiB of memory.* set stream=True"),
     ],
 )
 def test_refusals_of_folders(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -124,7 +124,7 @@ def test_unmatched_inputs_stay_as_they_are(digits: Data, tmp_path: Path) -> None
         ("svnh", "digits", r"there is no set 'svnh'; did you mean 'svhn'\?"),
         ("corrupt:x", "digits", "expected corrupt:SEVERITY or corrupt:KIND:SEVERITY, got"),
         ("corrupt:fogg:2", "digits", "no corruption 'fogg'"),
-        ("corrupt:9", "digits", "severity must be 1, 2, 3, 4 or 5, got 9"),
+        ("corrupt:9", "digits", "severity must be an integer in .1, 5., got 9"),
         ("svhn", "wine", "svhn needs a run on images, and wine has none"),
         ("corrupt:5", "wine", "corrupt:5 needs images"),
         ("tset", "wine", "there is no set 'tset'; did you mean 'test'"),

@@ -187,7 +187,7 @@ def test_a_folder_too_large_for_memory_stays_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, {"ant": 4, "bee": 4})
-    monkeypatch.setattr("dissensus.data.image_folder._LARGEST", 8 * 3 * 8 * 8 * 5 - 1)
+    monkeypatch.setenv("DISSENSUS_MAX_BYTES", str(8 * 3 * 8 * 8 * 5 - 1))
     assert isinstance(data.load(tmp_path, size=8).train[0], OnDisk)
     assert isinstance(data.load(tmp_path, size=7).train[0], torch.Tensor)
     with pytest.raises(ValueError, match="workers and on_error are for images on disk"):
@@ -317,7 +317,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
     for options, match in (
         ({"workers": -1}, "workers must be an integer in \\[0, 256\\], got -1"),
         ({"on_error": "ignore"}, "on_error must be one of raise, skip, got 'ignore'"),
-        ({"task": "guess"}, "task must be 'classification' or 'regression', got 'guess'"),
+        ({"task": "guess"}, "task must be one of classification, regression, got 'guess'"),
         ({"worker": 3}, "has no option 'worker'; did you mean 'workers'"),
         ({"test": 9, "val": 0}, "leave none for training"),
     ):

@@ -149,7 +149,7 @@ def test_inputs_that_give_no_strangers(make: Any, shape: tuple[int, ...], messag
     ("text", "message"),
     [
         ("mosaics=1", "no family of strangers 'mosaics'; did you mean 'mosaic'"),
-        ("mosaic=0", "mosaic must be a share greater than 0, got 0"),
+        ("mosaic=0", "mosaic must be a finite number greater than 0, got 0"),
         ("mosaic=all", "mosaic must be a number, got 'all'"),
     ],
 )

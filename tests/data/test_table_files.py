@@ -118,7 +118,7 @@ def test_a_target_cannot_be_filled(csv: Path) -> None:
             {"target": "price", "missing": "guess"},
             "missing must be one of error, drop, fill, got",
         ),
-        (FLATS, {"target": "price", "task": "rank"}, "task must be 'classification' or"),
+        (FLATS, {"target": "price", "task": "rank"}, "task must be one of classification"),
         (FLATS, {"target": "town", "task": "regression"}, "holds text such as 'Bonn'; regress"),
         (FLATS, {"target": "price", "max_levels": 1}, "max_levels must be an integer of at least"),
         (

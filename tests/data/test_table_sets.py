@@ -98,5 +98,5 @@ def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "weather", WEATHER.replace("31.9", "hot"))
     with pytest.raises(ValueError, match="column 'Present_Tmax' must hold numbers: could not"):
         load("weather", data_dir=tmp_path, verify=False)
-    with pytest.raises(ValueError, match="limit must be 'paper', None or a number of rows, got 0"):
+    with pytest.raises(ValueError, match="limit must be an integer of at least 1, got 0"):
         load("weather", data_dir=tmp_path, verify=False, limit=0)

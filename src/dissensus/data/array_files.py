@@ -21,6 +21,7 @@ from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divi
 from dissensus.data.encoder import Scaler
 from dissensus.tools.files import read_npz
 from dissensus.tools.guards import check_finite
+from dissensus.tools.specs import check_choice
 
 Array = NDArray[Any]
 _FEATURES = "features-effnetlite0/tinyimagenet_effnetlite0_pca256.npz"
@@ -44,8 +45,7 @@ def load_npz(
     for validation and cuts test from train, ``val_as="test"`` keeps it as the test set and cuts
     validation from train.
     """
-    if val_as not in ("val", "test"):
-        raise ValueError(f"val_as must be 'val' or 'test', got {val_as!r}")
+    check_choice("data", "val_as", val_as, ["val", "test"])
     return _from_arrays(path.name, read_npz(path), request, task, standardize, val_as, path)
 
 

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
 from dissensus.tools.guards import describe, guarded
+from dissensus.tools.specs import check_integer, check_number
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,10 @@ class Augment:
     shift: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.crop, bool) or not isinstance(self.crop, int) or self.crop < 0:
-            raise ValueError(f"crop must be a padding of 0 pixels or more, got {self.crop!r}")
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip must be a probability, got {self.flip!r}")
-        if not 0 <= self.rotate <= 180:
-            raise ValueError(f"rotate must be from 0 to 180 degrees, got {self.rotate!r}")
-        if not 0 <= self.shift < 1:
-            raise ValueError(f"shift must be a share of the side below 1, got {self.shift!r}")
+        check_integer("crop", self.crop, 0)
+        check_number("flip", self.flip, 0, 1)
+        check_number("rotate", self.rotate, 0, 180)
+        check_number("shift", self.shift, 0, below=1)
 
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
         """Return ``x`` ``[batch, channels, height, width]`` with each image changed at random."""

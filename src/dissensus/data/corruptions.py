@@ -19,7 +19,7 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
 from dissensus.data.augmentations import check_images
 from dissensus.tools.guards import guarded
-from dissensus.tools.specs import check_name
+from dissensus.tools.specs import check_integer, check_name
 
 # ---- fields: random numbers, smoothing, warping, clouds ------------------------------------------
 
@@ -373,7 +373,7 @@ def parse_corruption(text: str) -> tuple[str | None, int]:
         raise ValueError(f"expected corrupt:SEVERITY or corrupt:KIND:SEVERITY, got {text!r}")
     if kind:
         check_name(kind, CORRUPTIONS, "corruption")
-    _check_severity(int(severity))
+    check_integer("severity", int(severity), 1, 5)
     return kind or None, int(severity)
 
 
@@ -396,9 +396,4 @@ def _check(x: Tensor, severity: int) -> None:
     low, high = (float(value) for value in torch.aminmax(x))
     if not (low >= 0 and high <= 1):
         raise ValueError(f"images must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
-    _check_severity(severity)
-
-
-def _check_severity(severity: int) -> None:
-    if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
-        raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
+    check_integer("severity", severity, 1, 5)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.tools.guards import guarded
-from dissensus.tools.specs import check_name
+from dissensus.tools.specs import check_choice, check_name
 
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
@@ -252,8 +252,7 @@ def _part_size(name: str, part: float | int, count: int) -> int:
 
 def check_task(task: str) -> None:
     """Raise unless ``task`` is one of :data:`TASKS`."""
-    if task not in TASKS:
-        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+    check_choice("data", "task", task, TASKS)
 
 
 def guess_task(name: str, values: NDArray[Any], *, most_classes: int | None) -> tuple[str, str]:
@@ -301,15 +300,6 @@ def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
     if len(listed) > 1:
         folders = [folder for folder in folders if folder.is_dir()]
     return (*folders, cache_folder() / "data")
-
-
-def tensors(x: NDArray[Any], y: NDArray[Any], rows: Sequence[int] | Rows, task: str) -> Split:
-    """The rows of ``x`` and ``y`` as the pair that :class:`Data` wants."""
-    inputs = torch.from_numpy(np.ascontiguousarray(x[rows], dtype=np.float32))
-    if task == "classification":
-        return inputs, torch.from_numpy(np.ascontiguousarray(y[rows], dtype=np.int64))
-    targets = np.ascontiguousarray(y[rows], dtype=np.float32)
-    return inputs, torch.from_numpy(targets[:, None] if targets.ndim == 1 else targets)
 
 
 def original_units(y: Tensor, notes: Mapping[str, Any]) -> Tensor:

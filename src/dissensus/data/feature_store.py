@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from copy import copy
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -186,7 +185,7 @@ def load_store(
 
 
 class FeatureWriter:
-    """Writes a feature store; as a context, the manifest is written when it ends without an error.
+    """Writes a feature store; the manifest is written when its ``with`` ends without an error.
 
     ``shape`` is that of one example's features, ``facts`` are plain JSON about where they come
     from. A writer with the same settings goes on in a folder where one was interrupted; other
@@ -208,26 +207,18 @@ class FeatureWriter:
         self.facts = json.loads(json.dumps({"dtype": dtype, "shape": [*shape], **given}))
         self.files: dict[str, int] = {}  # checksums
         self.done: dict[str, int] = {}  # rows
-        self._lock = ExitStack()
-        self._lock.enter_context(lock_folder(self.folder))
-        try:
-            self._begin()
-        except BaseException:
-            self._lock.close()
-            raise
 
     def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(lock_folder(self.folder))
+            self._begin()
+            self._lock = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         with self._lock:
             if kind is None:
-                self.finish()
+                self._finish()
 
     def add(self, part: str, x: ArrayLike, y: ArrayLike | None = None) -> None:
         """Add a part of features that are in memory: ``x`` ``[rows, *shape]``, labels ``y``."""
@@ -262,9 +253,7 @@ class FeatureWriter:
             for start in range(0, rows, chunk):
                 stop = min(start + chunk, rows)
                 if stop > done:
-                    array = _map(
-                        file, "r+"
-                    )  # anew, so that what was written does not stay resident
+                    array = _map(file, "r+")  # anew: what was written does not stay resident
                     array[start:stop] = self._checked(compute(number, start, stop), stop - start)
                     array.flush()
                     self.done[name] = stop
@@ -277,7 +266,7 @@ class FeatureWriter:
             replace_atomically(self.folder / name, partial(_save, labels.astype(np.int64)))
             self.files[name] = _checksum(self.folder / name)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Write the manifest, which makes the folder a store."""
         if not self.files:
             raise ValueError("a feature store must have at least one part, add one first")
@@ -286,7 +275,6 @@ class FeatureWriter:
         manifest = {"format": _FORMAT, **self.facts, "files": self.files}
         write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         (self.folder / UNFINISHED).unlink(missing_ok=True)
-        self._lock.close()
 
     def _begin(self) -> None:
         """Record the settings, or check that they are those of the store begun here."""

@@ -32,11 +32,10 @@ from dissensus.data.dataset import (
 )
 from dissensus.data.images import IMAGE_SUFFIXES, decode_image, draw_rows, fit_images
 from dissensus.data.shards import with_test
+from dissensus.tools.files import check_size, max_bytes
 from dissensus.tools.progress import ProgressBar
 from dissensus.tools.specs import check_integer
 
-#: Larger sets are not read into memory.
-_LARGEST = 4 << 30
 _ENDINGS = ", ".join(sorted(IMAGE_SUFFIXES))
 
 
@@ -133,8 +132,8 @@ def load_folder(
 
     They are in memory, or with ``stream=True`` read as they are used by ``workers`` processes;
     ``on_error="skip"`` then leaves out those that cannot be read. By default, a set that needs more
-    than 4 GiB of memory stays on disk. An image of more than ``max_pixels``, before or after it is
-    scaled, is not decoded; that counts as one that cannot be read.
+    than ``DISSENSUS_MAX_BYTES`` (4 GiB) of memory stays on disk. An image of more than
+    ``max_pixels``, before or after it is scaled, counts as one that cannot be read.
     """
     reading = Reading(size, workers, on_error, max_pixels)
     folders = _find_parts(path)
@@ -187,10 +186,9 @@ def _find_parts(path: Path) -> dict[str, Path]:
 def _fits(count: int, size: int, stream: bool | None) -> bool:
     """Whether images go into memory: as asked, by default if they fit."""
     needed = count * 3 * size**2 * 5  # once as bytes, once as float32
-    if stream is False and needed > _LARGEST:
-        gib = f"{needed / 2**30:.1f} GiB of memory"
-        raise ValueError(f"{count} images of {size} × {size} need {gib}; set stream=True")
-    return needed <= _LARGEST if stream is None else not stream
+    if stream is False:
+        check_size(needed, f"{count} images of {size} × {size}", "set stream=True")
+    return needed <= max_bytes() if stream is None else not stream
 
 
 def list_folder(

@@ -7,20 +7,19 @@ CIFAR is read in its *binary* version, as the Python version is pickle.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.dataset import Data, Request, Split, divide, tensors
+from dissensus.data.dataset import Data, Request, Split, divide
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.images import draw_rows, open_image, to_unit
-from dissensus.tools.files import read_npz
+from dissensus.tools.files import damaged, read_npz
 from dissensus.tools.guards import check_shape
 
 Bytes = NDArray[np.uint8]
@@ -85,7 +84,13 @@ def _cifar(files: Mapping[str, bytes], label_bytes: int = 1) -> Pixels:
 def _svhn(files: Mapping[str, bytes]) -> Pixels:
     """``X`` ``[32, 32, 3, rows]`` and ``y`` with 10 for the digit 0."""
     [(path, raw)] = files.items()
-    x, y = read_mat(raw, path, ("X", "y"))
+    from scipy.io import loadmat
+
+    try:
+        file = loadmat(io.BytesIO(raw), variable_names=["X", "y"])
+        x, y = np.asarray(file["X"]), np.asarray(file["y"])
+    except Exception as error:  # SciPy raises all kinds for damaged files
+        raise damaged(path, ".mat with X and y", error) from error
     if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
         raise ValueError(f"{path}: X must be uint8 [32, 32, 3, rows], got {x.dtype} {x.shape}")
     labels = y.reshape(-1).astype(np.int64) % 10
@@ -121,19 +126,6 @@ def read_cifar(raw: bytes, where: str, label_bytes: int = 1) -> tuple[Bytes, Byt
         raise ValueError(f"{where} is not a CIFAR binary file; a pickle is not read")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, record)
     return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
-
-
-def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Variables of a MATLAB file."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        file = loadmat(io.BytesIO(raw), variable_names=list(names))
-        return [np.asarray(file[name]) for name in names]
-    except (MatReadError, ValueError, TypeError, LookupError, OSError, RuntimeError) as error:
-        wanted = " and ".join(names)
-        raise ValueError(f"{where} must be a .mat file with {wanted} ({error!r})") from error
 
 
 # ---- sources and checksums ----------------------------------------------------------------------
@@ -370,12 +362,13 @@ def load_digits_images(request: Request) -> Data:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x = (bunch.images / 16.0)[:, None]
+    x = torch.from_numpy(bunch.images / 16.0)[:, None].float()
+    y = torch.from_numpy(bunch.target.astype(np.int64))
     return divide(
         "digits",
         "classification",
         {"train": np.arange(len(x))},
-        lambda _, rows: tensors(x, bunch.target, rows, "classification"),
+        lambda _, rows: (x[rows], y[rows]),
         request,
         classes=tuple(str(name) for name in bunch.target_names),
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 16"]},

@@ -19,6 +19,7 @@ from torch.nn.functional import interpolate
 from dissensus.data.dataset import missing_extra
 from dissensus.tools.files import open_regular
 from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_integer
 
 Bytes = NDArray[np.uint8]
 
@@ -32,8 +33,7 @@ def draw_rows(count: int, limit: int | None, seed: int, name: str) -> NDArray[np
     """``limit`` of ``count`` rows, drawn by the seed, in their order; all where it is None."""
     if limit is None:
         return np.arange(count, dtype=np.int64)
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= count:
-        raise ValueError(f"{name} must be a number of rows from 1 to {count}, got {limit!r}")
+    check_integer(name, limit, 1, count)
     # Another stream than the one that cuts validation, which starts from the seed alone.
     order: NDArray[np.int64] = np.random.default_rng([seed, 1]).permutation(count)[:limit]
     return np.sort(order).astype(np.int64)

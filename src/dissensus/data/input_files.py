@@ -24,6 +24,7 @@ from dissensus.data.encoder import Encoder, Scaler
 from dissensus.data.preparation import Preparation
 from dissensus.data.shards import is_shards, open_shards
 from dissensus.tools.files import ArrayHeader, read_npy, read_npz
+from dissensus.tools.specs import check_integer
 
 Array = NDArray[Any]
 
@@ -75,8 +76,7 @@ class Inputs:
         """At most ``limit`` rows, drawn at random and the same for the same seed."""
         if limit is None or limit >= len(self):
             return self
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, got {limit}")
+        check_integer("limit", limit)
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randperm(len(self), generator=generator)[:limit].sort().values
         y, groups = (None if each is None else each[rows] for each in (self.y, self.groups))

@@ -29,7 +29,7 @@ from dissensus.data.images import fit_images, to_unit
 from dissensus.data.shards import is_shards, load_dataset, load_shards
 from dissensus.data.table import Table, read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
-from dissensus.tools.specs import check_keys, check_name, nearest
+from dissensus.tools.specs import check_integer, check_keys, check_name, nearest
 
 #: Every data set by name: ``loader(request, **options)``; tables come whole.
 DATASETS: dict[str, Callable[..., Data | Table]] = {
@@ -152,8 +152,7 @@ def load_ood(
     pixels = OOD_SETS[key](request, verify=verify).x
     if limit is not None:
         generator = torch.Generator().manual_seed(seed)
-        if not 0 < limit <= len(pixels):
-            raise ValueError(f"limit must be from 1 to {len(pixels)}, got {limit!r}")
+        check_integer("limit", limit, 1, len(pixels))
         pixels = pixels[torch.randperm(len(pixels), generator=generator)[:limit].numpy()]
     x = to_unit(pixels)
     return x if input_shape is None else fit_images(x, input_shape)

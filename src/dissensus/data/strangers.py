@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from dissensus.data.augmentations import check_images
-from dissensus.tools.specs import check_name, join_spec, split_spec
+from dissensus.tools.specs import check_name, check_number, join_spec, split_spec
 
 __all__ = ["STRANGERS", "Strangers", "mosaic", "permuted_columns", "phase_noise"]
 
@@ -131,8 +131,7 @@ class Strangers:
     def __post_init__(self) -> None:
         for name, share in self.shares:
             check_name(name, STRANGERS, "family of strangers")
-            if not (0 < share < float("inf")):
-                raise ValueError(f"strangers: {name} must be a share greater than 0, got {share!r}")
+            check_number(f"strangers: {name}", share, above=0)
 
     @classmethod
     def parse(cls, text: str) -> Self:

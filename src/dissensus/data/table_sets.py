@@ -16,6 +16,7 @@ from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.preparation import Column
 from dissensus.data.table import Table
+from dissensus.tools.specs import check_integer
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 _ABALONE = (
@@ -111,16 +112,14 @@ def uci_table(
         raise ValueError(f"{path} is not the {name} table: it has no column {', '.join(lacking)}")
     count = len(columns[spec.target])
     if verify and count != spec.rows:
-        rows = f"it has {count} rows, expected {spec.rows}"
-        raise ValueError(f"{path} is not the whole {name} table: {rows}; delete it or verify=False")
+        found = f"it has {count} rows, expected {spec.rows}"
+        raise ValueError(f"{path} is not the whole {name} table: {found}; delete it")
     observed = count - spec.tail
     ids = complete_rows({column: values[:observed] for column, values in columns.items()})
     if verify and len(ids) != spec.complete:
         raise ValueError(f"{path}: {len(ids)} rows are complete, expected {spec.complete}")
     limit = spec.limit if limit == "paper" else limit
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ValueError(f"limit must be 'paper', None or a number of rows, got {limit!r}")
-    ids = ids[:limit]
+    ids = ids if limit is None else ids[: check_integer("limit", limit)]
     rows = {column: text_column(values[i] for i in ids) for column, values in columns.items()}
     read = {
         column: values if column in spec.categories else Column(column, "number").read(values)
