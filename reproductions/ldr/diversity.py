@@ -20,7 +20,7 @@ from reproductions.comparisons import (
     exact,
 )
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Image, Panel, Plot, estimates
+from reproductions.figures import Image, Plot
 from reproductions.ldr.contenders import FASHION, SMOKE, STUDY, contender_title
 from reproductions.ldr.data import load_data
 from reproductions.ldr.measurements import outputs_of
@@ -30,7 +30,6 @@ from reproductions.ldr.records import (
     chosen,
     data_in,
     data_with,
-    differences,
     larger_on_parts,
     quantity_on,
     unique,
@@ -58,7 +57,7 @@ def _gains(records: list[Record]) -> Sides:
     for data in data_with(records, "ldr", "deep-ensemble"):
         ldr, rival = (choose_runs(records, data, name) for name in ("ldr", "deep-ensemble"))
         for part in unknown_sets(ldr):
-            gains = [differences(unique(one), ldr, rival) for one in (part, "test")]
+            gains = [unique(one).differences(ldr, rival) for one in (part, "test")]
             cases[f"{data_title(data)} {part}"] = (gains[0], gains[1])
     return cases
 
@@ -70,21 +69,6 @@ def _plain_unique(records: list[Record]) -> dict[str, list[float]]:
         for data in data_with(records, "ldr", "deep-ensemble")
     }
     return {title: list(unique("test").values(some).values()) for title, some in runs.items()}
-
-
-def plot_diversity(records: list[Record]) -> Plot:
-    """#unique on test inputs and on each unknown set, for each method."""
-    panels = []
-    for data in data_with(records, "ldr"):
-        parts = ["test", *unknown_sets(choose_runs(records, data, "ldr"))]
-        series = []
-        for number, name in enumerate(_ROWS):
-            runs = choose_runs(records, data, name)
-            if runs:
-                values = [unique(part).estimate(runs) for part in parts]
-                series.append(estimates(contender_title(name), parts, values, number))
-        panels.append(Panel("", "unique predictions of 5", series, data_title(data)))
-    return Plot(panels, "Unique predictions of each method", size=(3.6, 3.0), share_y="all")
 
 
 def diversity_table(records: list[Record]) -> Table:
@@ -125,7 +109,6 @@ DIVERSITY = Experiment(
         ),
     ),
     diversity_table,
-    plot_diversity,
 )
 
 
@@ -133,16 +116,8 @@ DIVERSITY = Experiment(
 
 #: Fashion-MNIST's classes, in the order of its labels.
 CLASSES = [
-    "T-shirt",
-    "trousers",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "trainer",
-    "bag",
-    "boot",
+    *("T-shirt", "trousers", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "trainer", "bag", "boot"),
 ]
 _SHOWN = 5
 

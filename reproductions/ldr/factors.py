@@ -26,7 +26,6 @@ from reproductions.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from reproductions.ldr.records import (
     UNKNOWN,
     accuracy,
-    differences,
     mean_auroc,
     pds_auroc,
     score_accuracy,
@@ -143,7 +142,7 @@ def plot_when(records: list[Record]) -> Plot:
 
     def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:
         sides = (_sides(records, factor, contender) for factor in factors)
-        gained = (list(differences(quantity, *pair).values()) for pair in sides)
+        gained = (list(quantity.differences(*pair).values()) for pair in sides)
         values = [mean_interval([float(np.mean(one)) for one in some]) for some in gained]
         return estimates(name, factors, values, style, "points")
 

@@ -15,7 +15,6 @@ from reproductions.comparisons import (
     filter_records,
 )
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Panel, Plot
 from reproductions.ldr.contenders import FASHION, STUDY, contender_title, run_cell
 from reproductions.ldr.records import (
     QuantityOn,
@@ -203,18 +202,6 @@ def _better_in_worst_group(first: str, second: str, kind: str) -> Larger:
     return Larger(f"worst-group accuracy of the {_KINDS[kind]}", names, pairs)
 
 
-def plot_groups(records: list[Record]) -> Plot:
-    """Worst-group accuracy of the ensemble, of its best member and of the mean member."""
-    names = [contender_title(method) for method in _STRENGTHS]
-    runs = [_best_validated(records, method) for method in _STRENGTHS]
-    bars = [
-        _worst(kind).series(title, names, runs, number, "bars")
-        for number, (kind, title) in enumerate(_KINDS.items())
-    ]
-    panel = Panel("", "accuracy in the worst group", bars, y_range=(0.0, 1.0))
-    return Plot([panel], "Accuracy in the worst group by method", size=(5.0, 3.0))
-
-
 def group_table(records: list[Record]) -> Table:
     """Table 8 and the accuracy over all groups."""
     rows = []
@@ -256,5 +243,4 @@ WORST_GROUP = Experiment(
         ),
     ),
     group_table,
-    plot_groups,
 )

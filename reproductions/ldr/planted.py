@@ -7,7 +7,7 @@ images that were not planted, on test images of P, and on the training rows of h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from torch.nn import functional
 from dissensus.scores import disagreement, unique
 from reproductions.cells import Variants, seed_study
 from reproductions.comparisons import (
-    Finding,
     Larger,
     Quantity,
     Sides,
@@ -27,12 +26,11 @@ from reproductions.comparisons import (
     filter_records,
 )
 from reproductions.experiment import Claim, Experiment, Table, quantity_table
-from reproductions.figures import Panel, Plot, Series
 from reproductions.ldr.contenders import FASHION, SMOKE
 from reproductions.ldr.data import load_data
 from reproductions.ldr.measurements import measure, outputs_of
 from reproductions.ldr.methods import train_ensemble
-from reproductions.ldr.records import accuracy, differences, pds_auroc, score_accuracy
+from reproductions.ldr.records import QuantityOn, accuracy, pds_auroc, score_accuracy
 from reproductions.study import Cell, Record
 
 #: H of Theorem 2: this share of the training rows, those with the highest loss.
@@ -115,67 +113,54 @@ STUDY = seed_study(
 )
 
 
-# ---- claims -------------------------------------------------------------------------------------
-
-#: A quantity that depends on which unknown set Q is.
-QuantityOfQ = Callable[[str], Quantity]
+# ---- quantities and runs ------------------------------------------------------------------------
 
 
 def _any_on(part: str) -> Quantity:
     """``Pr[J(x) = 1]`` on a part."""
-    name = "on P" if part == "test" else "Pr[J = 1] on Q"
-    return Quantity(name, at("any_disagreement", part), "{:.2f}")
+    return Quantity(f"Pr[J = 1] on {part}", at("any_disagreement", part), "{:.2f}")
 
 
+_ON_P = replace(_any_on("test"), name="Pr[J = 1] on P")
 _DELTA = Quantity("δ_H", at("high_loss", "delta"), "{:.2f}")
 _PLANTED = Quantity("planted share of H", at("high_loss", "planted_share"), "{:.2f}")
 _RHO = Quantity("ρ", at("high_loss", "rho"), "{:.2f}")
 
 
-def _runs(records: list[Record], share: float, strength: float | None) -> list[Record]:
-    """LDR at a strength, or the deep ensemble (None), with a planted share."""
-    if strength is None:
-        return filter_records(records, planted=share, method="deep-ensemble")
-    return filter_records(records, planted=share, method="ldr", strength=strength)
-
-
-def _strengths_in(records: list[Record]) -> list[float]:
-    return cell_values(filter_records(records, method="ldr"), "strength")
-
-
-def _shares_in(records: list[Record]) -> list[float]:
-    return cell_values(records, "planted")
-
-
-def _title(strength: float | None) -> str:
-    return "deep ensemble" if strength is None else f"LDR, λ = {strength:g}"
-
-
 def _stranger(records: list[Record]) -> str:
-    """The unknown set that planted rows come from."""
+    """Q: the unknown set that planted rows come from."""
     return "kmnist" if "kmnist" in records[0]["result"]["auroc"] else "negative"
 
 
-def _ldr_and_rival(records: list[Record]) -> dict[str, tuple[list[Record], list[Record]]]:
-    """The runs of LDR and of the deep ensemble for every ε and λ."""
-    return {
-        f"ε = {share:g}, λ = {strength:g}": (
-            _runs(records, share, strength),
-            _runs(records, share, None),
-        )
-        for share in _shares_in(records)
-        for strength in _strengths_in(records)
-    }
+def _runs(records: list[Record], share: float, strength: float) -> list[Record]:
+    """LDR at a strength, or the deep ensemble (0), with a planted share."""
+    return filter_records(records, planted=share, strength=strength)
 
 
-def _larger_with_ldr(quantity: QuantityOfQ, name: str) -> Larger:
-    """A check that a quantity is larger for LDR than for a deep ensemble, for every ε and λ."""
+def _cases(records: list[Record]) -> list[tuple[str, float, float]]:
+    """Every ε and λ, the deep ensemble first: its name, ε and λ."""
+    return [
+        (f"ε = {share:g}, {f'λ = {strength:g}' if strength else 'deep ensemble'}", share, strength)
+        for share in cell_values(records, "planted")
+        for strength in cell_values(records, "strength")
+    ]
+
+
+# ---- claims and table ---------------------------------------------------------------------------
+
+
+def _larger_with_ldr(quantity: QuantityOn, name: str) -> Larger:
+    """A check that a quantity on Q is larger for LDR than for a deep ensemble, at every ε and λ."""
 
     def pairs(records: list[Record]) -> Sides:
         of = quantity(_stranger(records))
         return {
-            case: (of.values(ldr), of.values(rival))
-            for case, (ldr, rival) in _ldr_and_rival(records).items()
+            case: (
+                of.values(_runs(records, share, strength)),
+                of.values(_runs(records, share, 0.0)),
+            )
+            for case, share, strength in _cases(records)
+            if strength
         }
 
     return Larger(name, ("LDR", "deep ensemble"), pairs)
@@ -183,95 +168,47 @@ def _larger_with_ldr(quantity: QuantityOfQ, name: str) -> Larger:
 
 def _gains(records: list[Record]) -> Sides:
     """The gain of Pr[J = 1] over a deep ensemble, on Q and on P."""
-    on_q, on_p = _any_on(_stranger(records)), _any_on("test")
-    return {
-        case: (differences(on_q, *runs), differences(on_p, *runs))
-        for case, runs in _ldr_and_rival(records).items()
-    }
+    on_q, cases = _any_on(_stranger(records)), {}
+    for case, share, strength in _cases(records):
+        if strength:
+            ldr, plain = (_runs(records, share, one) for one in (strength, 0.0))
+            cases[case] = (on_q.differences(ldr, plain), _ON_P.differences(ldr, plain))
+    return cases
 
 
 def _with_and_without(records: list[Record]) -> Sides:
     """LDR's AUROC on Q with the largest planted share and with none."""
-    pds, most = pds_auroc(_stranger(records)), _shares_in(records)[-1]
+    pds, most = pds_auroc(_stranger(records)), cell_values(records, "planted")[-1]
     return {
         f"λ = {strength:g}": (
             pds.values(_runs(records, most, strength)),
             pds.values(_runs(records, 0.0, strength)),
         )
-        for strength in _strengths_in(records)
+        for strength in filter(None, cell_values(records, "strength"))
     }
-
-
-def _planting_helps(records: list[Record]) -> Finding:
-    names = (f"ε = {_shares_in(records)[-1]:g}", "ε = 0")
-    return Larger("AUROC of PDS on Q, LDR", names, _with_and_without)(records)
 
 
 def _enrichment(records: list[Record]) -> Sides:
     """The share of planted rows among those of high loss, and in the training data."""
-    cases = {}
-    for share in filter(None, _shares_in(records)):
-        for strength in (None, *_strengths_in(records)):
+    sides = {}
+    for case, share, strength in _cases(records):
+        if share:
             among = _PLANTED.values(_runs(records, share, strength))
-            name = _title(strength).removeprefix("LDR, ")
-            cases[f"ε = {share:g}, {name}"] = (among, dict.fromkeys(among, share))
-    return cases
-
-
-# ---- figure, table and summary ------------------------------------------------------------------
-
-
-def plot(records: list[Record]) -> Plot:
-    """δ_H against Pr[J = 1] on Q and on P, and the AUROC of PDS on Q against ε."""
-    stranger, shares = _stranger(records), _shares_in(records)
-    strengths = [None, *_strengths_in(records)]
-
-    def points(part: str) -> list[Series]:
-        series = []
-        for number, strength in enumerate(strengths):
-            for marker, share in enumerate(shares):
-                runs = _runs(records, share, strength)
-                x, y = (list(q.values(runs).values()) for q in (_DELTA, _any_on(part)))
-                name, legend = _title(strength), share == shares[0]
-                series.append(Series(name, x, y, number, "points", marker=marker, legend=legend))
-        return series
-
-    lines = [
-        Series(
-            _title(strength),
-            shares,
-            [
-                pds_auroc(stranger).estimate(_runs(records, share, strength)).mean
-                for share in shares
-            ],
-            number,
-        )
-        for number, strength in enumerate(strengths)
-    ]
-    high = "δ_H: disagreement on high-loss rows"
-    panels = [
-        Panel(high, "Pr[J = 1] on Q", points(stranger), "unknown"),
-        Panel(high, "Pr[J = 1] on P", points("test"), "test"),
-        Panel("ε: share of Q in training", "AUROC of PDS on Q", lines),
-    ]
-    return Plot(panels, "Disagreement on Q and P, and detection of Q", 3, (3.6, 3.0))
+            sides[case] = (among, dict.fromkeys(among, share))
+    return sides
 
 
 def table(records: list[Record]) -> Table:
     """The quantities of Theorem 2 for each ε and method."""
     stranger = _stranger(records)
-    rows = {
-        (f"{share:g}", _title(strength)): _runs(records, share, strength)
-        for share in _shares_in(records)
-        for strength in (None, *_strengths_in(records))
-    }
+    rows = {(case,): _runs(records, share, one) for case, share, one in _cases(records)}
     quantities = (
         replace(accuracy("test"), name="test accuracy"),
         replace(score_accuracy("test"), name="averaged logits"),
-        *(_DELTA, _PLANTED, _RHO, _any_on(stranger), _any_on("test")),
+        *(_DELTA, _PLANTED, _RHO, replace(_any_on(stranger), name="Pr[J = 1] on Q"), _ON_P),
         replace(pds_auroc(stranger), name="AUROC of PDS on Q"),
     )
-    return quantity_table(["ε", "method"], rows, quantities)
+    return quantity_table(["setting"], rows, quantities)
 
 
 EXPERIMENT = Experiment(
@@ -303,9 +240,8 @@ EXPERIMENT = Experiment(
         Claim(
             "LDR detects Q better when Q is in the training data",
             "Section 3.3",
-            _planting_helps,
+            Larger("AUROC of PDS on Q, LDR", ("largest ε", "ε = 0"), _with_and_without),
         ),
     ),
     table,
-    plot,
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reproductions.comparisons import (
-    BySeed,
     Finding,
     Larger,
     Pairs,
@@ -19,7 +18,7 @@ from reproductions.comparisons import (
     exact,
     group_records,
 )
-from reproductions.experiment import Table
+from reproductions.experiment import Claim, Table
 from reproductions.ldr.contenders import contender_title
 from reproductions.study import Record
 
@@ -172,30 +171,6 @@ def summary_cells(runs: Sequence[Record], *quantities: QuantityOn) -> list[str]:
     return [*known, *quantity_on(unknown_sets(runs), pds_auroc, runs)]
 
 
-def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[Entry, float]:
-    """The mean AUROC of each entry on an unknown set, the largest first."""
-    means = {entry: auroc(part, entry[1]).estimate(runs).mean for entry, runs in entries.items()}
-    return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
-
-
-def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
-    """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
-    header = ["data", "method", "score", "test accuracy", "averaged logits", "mean AUROC"]
-    cells = [
-        [
-            data_title(data),
-            contender_title(method),
-            score.upper(),
-            accuracy("test").text(runs),
-            score_accuracy("test").text(runs),
-            mean_auroc(score).text(runs),
-            *quantity_on(unknown_sets(runs), auroc_by(score), runs),
-        ]
-        for data, (method, score), runs in rows
-    ]
-    return Table([*header, *UNKNOWN], cells, labels=3)
-
-
 # ---- cases to compare ---------------------------------------------------------------------------
 
 
@@ -257,40 +232,83 @@ def larger_on_parts(
     return Larger(named.name, (first.name, second.name), pairs, named.form, margin)
 
 
+# ---- methods with their scores ------------------------------------------------------------------
+
+
 def entry_title(entry: Entry) -> str:
     """``"LDR + PDS"``."""
-    return f"{contender_title(entry[0])} + {entry[1].replace('_', ' ').upper()}"
+    return f"{contender_title(entry[0])} + {_score_title(entry[1])}"
+
+
+def _score_title(score: str) -> str:
+    return score.replace("_", " ").upper()
+
+
+def runs_of_entries(
+    records: list[Record], data: str, entries: Iterable[Entry]
+) -> dict[Entry, list[Record]]:
+    """Those of ``entries`` that a data set has, with the runs that validation data choose."""
+    runs = {method: choose_runs(records, data, method) for method in dict(entries)}
+    return {
+        (method, score): runs[method]
+        for method, score in entries
+        if runs[method] and has_score(runs[method], score)
+    }
+
+
+def has_score(runs: Iterable[Record], score: str) -> bool:
+    """Distances of a backbone's own features (``raw_``) are there for feature rows alone."""
+    return all(score in one for run in runs for one in run["result"]["auroc"].values())
+
+
+def tabulate(entries: Sequence[Entry], *contenders: str) -> Callable[[list[Record]], Table]:
+    """A table of accuracy and AUROC of ``entries``, where all of ``contenders`` were run."""
+    header = ["data", "method", "score", "test accuracy", "averaged logits", "mean AUROC", *UNKNOWN]
+
+    def table(records: list[Record]) -> Table:
+        rows = []
+        for data in data_with(records, *contenders):
+            for (method, score), runs in runs_of_entries(records, data, entries).items():
+                known = (accuracy("test"), score_accuracy("test"), mean_auroc(score))
+                numbers = [quantity.text(runs) for quantity in known]
+                aurocs = quantity_on(unknown_sets(runs), auroc_by(score), runs)
+                labels = [data_title(data), contender_title(method), _score_title(score)]
+                rows.append([*labels, *numbers, *aurocs])
+        return Table(header, rows, labels=3)
+
+    return table
 
 
 @dataclass(frozen=True)
 class BestOfAll:
     """Checks that ``ours`` has the highest mean AUROC of all entries, on every part.
 
-    ``entries`` are those of a data set with their runs; a data set without ours is left out.
+    A data set counts if all of ``contenders`` were run on it.
     """
 
     ours: Entry
-    entries: Callable[[list[Record], str], Mapping[Entry, Sequence[Record]]]
+    entries: Sequence[Entry]
+    contenders: Sequence[str]
     parts: Callable[[Sequence[Record]], Sequence[str]] = unknown_sets
 
     def __call__(self, records: list[Record]) -> Finding:
         wins, every = 0, 0
-        for data in data_in(records):
-            entries = self.entries(records, data)
-            for part in self.parts(entries[self.ours]) if self.ours in entries else ():
-                wins += next(iter(mean_aurocs(part, entries))) == self.ours
+        for data in data_with(records, *self.contenders):
+            runs = runs_of_entries(records, data, self.entries)
+            for part in self.parts(runs[self.ours]):
+                means = {one: auroc(part, one[1]).estimate(runs[one]).mean for one in runs}
+                wins += max(means, key=means.__getitem__) == self.ours
                 every += 1
         return exact(0 < every == wins, f"best on {wins} of {every} sets")
 
 
-def detects_better(first: Entry, second: Entry, names: tuple[str, str] | None = None) -> Larger:
-    """A check that ``first`` has the larger AUROC on every unknown set."""
-    ours, theirs = auroc_by(first[1]), auroc_by(second[1])
-    pairs = on_all_parts(chosen(first[0]), chosen(second[0]), ours, against=theirs)
-    return Larger("AUROC", names or (entry_title(first), entry_title(second)), pairs)
-
-
-def differences(quantity: Quantity, first: Iterable[Record], second: Iterable[Record]) -> BySeed:
-    """The quantity of the first runs minus that of the second, for each seed that both have."""
-    left, right = quantity.values(first), quantity.values(second)
-    return {seed: left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())}
+def detects_better(
+    first: Entry, second: Entry, where: str, published: str = "", *, ours: bool = False
+) -> Claim:
+    """The claim that ``first`` has the larger AUROC on every unknown set."""
+    pairs = on_all_parts(
+        chosen(first[0]), chosen(second[0]), auroc_by(first[1]), against=auroc_by(second[1])
+    )
+    names = entry_title(first), entry_title(second)
+    text = " detects better than ".join(names)
+    return Claim(text, where, Larger("AUROC", names, pairs), published, ours=ours)

@@ -1,8 +1,11 @@
-"""Weights α_n over training (Eq. 4 and 5), and the gradients by which A.14 explains them."""
+"""Weights α_n over training (Eq. 4 and 5), the gradients by which A.14 explains them, and the flow.
+
+The flow (:mod:`.flow`) is how the pair term moves members: apart or together, on which inputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +21,13 @@ from reproductions.comparisons import (
     Pairs,
     Quantity,
     Sides,
+    Within,
     at,
     data_title,
     exact,
     group_records,
 )
 from reproductions.experiment import Claim, Experiment, Table
-from reproductions.figures import Panel, Plot, Series, curve_series
 from reproductions.ldr.contenders import CPU, FASHION, PAPER, SMOKE
 from reproductions.ldr.data import load_data
 from reproductions.ldr.flow import network_flow, row_flow
@@ -182,23 +185,22 @@ STUDY = Study(
 )
 
 
-# ---- claims -------------------------------------------------------------------------------------
-
-_TITLES = {"features": "features", "planted": "features, 5% planted"}
+# ---- reading ------------------------------------------------------------------------------------
 
 
-def trainings(records: list[Record]) -> dict[str, list[Record]]:
+def _trainings(records: list[Record]) -> dict[str, list[Record]]:
     """The trainings by the title of their case."""
+    titles = {"features": "features", "planted": "features, 5% planted"}
     runs = [record for record in records if "curve" in record["result"]]
 
     def title(record: Record) -> str:
         case = str(record["cell"]["case"])
-        return _TITLES.get(case) or data_title(case)
+        return titles.get(case) or data_title(case)
 
     return group_records(runs, title)
 
 
-def curves(runs: Iterable[Record], key: str) -> list[list[float]]:
+def _curves(runs: Iterable[Record], key: str) -> list[list[float]]:
     return [run["result"]["curve"][key] for run in runs if key in run["result"]["curve"]]
 
 
@@ -207,7 +209,29 @@ def _at_epoch(key: str, epoch: int) -> Quantity:
     return Quantity(key, at("curve", key, epoch))
 
 
-_SURE = Quantity("", lambda record: 1 - record["result"]["curve"]["unsure_share"][-1])
+def _pair_term(part: str, *, relative: bool = False) -> Quantity:
+    """The rate of total variation by the pair term on a set of inputs, mean over a training.
+
+    ``"unknown"`` is the mean over these sets; ``relative`` is to the total variation there is.
+    """
+
+    def read(record: Record) -> float:
+        rates = [
+            one["pair_term"] / (one["tv"] if relative else 1)
+            for time in record["result"]["flow"]
+            for name, one in time["sets"].items()
+            if name == part or (part == "unknown" and name not in ("train", "test"))
+        ]
+        return float(np.mean(rates))
+
+    return Quantity("rate", read)
+
+
+def _number(value: float) -> Quantity:
+    return Quantity("", lambda record: value)
+
+
+# ---- claims -------------------------------------------------------------------------------------
 
 
 def _exact(records: list[Record]) -> dict[str, float]:
@@ -217,25 +241,21 @@ def _exact(records: list[Record]) -> dict[str, float]:
 
 def _identity(records: list[Record]) -> Finding:
     """Eq. 5 on the whole training set, after every epoch."""
-    runs = [run for some in trainings(records).values() for run in some]
-    means, inverses = (np.concatenate(curves(runs, key)) for key in ("mean", "inverse_loss"))
+    runs = [run for some in _trainings(records).values() for run in some]
+    means, inverses = (np.concatenate(_curves(runs, key)) for key in ("mean", "inverse_loss"))
     worst = float(np.abs(means / inverses - 1).max())
     return exact(worst < 1e-4, f"relative deviation at most {worst:.1e}")
 
 
-def compare(first: Quantity, second: Quantity) -> Pairs:
+def _compare(first: Quantity, second: Quantity) -> Pairs:
     """Both quantities of the trainings of every case that has them."""
 
     def pairs(records: list[Record]) -> Sides:
-        groups = trainings(records).items()
+        groups = _trainings(records).items()
         sides = {case: (first.values(runs), second.values(runs)) for case, runs in groups}
         return {case: pair for case, pair in sides.items() if all(pair)}
 
     return pairs
-
-
-def _number(value: float) -> Quantity:
-    return Quantity("", lambda record: value)
 
 
 def _derivatives(records: list[Record]) -> Finding:
@@ -249,85 +269,48 @@ def _no_flips(records: list[Record]) -> Finding:
     return exact(constant > 0 and inverse == 0, measured)
 
 
-# ---- figure, table and summary ------------------------------------------------------------------
-
-
-def plot(records: list[Record]) -> Plot:
-    """α over training in each case: its mean, where its mass lies, and on planted rows."""
-    cases = trainings(records)
-
-    def line(key: str, style: int, name: str, case: str) -> list[Series]:
-        found = curves(cases[case], key)
-        return [epoch_series(name, found, style)] if found else []
-
-    everywhere = list(enumerate(cases))
-    means = [one for n, case in everywhere for one in line("mean", n, case, case)]
-    ratios = [one for n, case in everywhere for one in line("planted_ratio", n, case, case)]
-    shares = {
-        "hardest_share": "hardest 5% of rows",
-        "wrong_share": "wrongly classified rows",
-        "wrong": "their share of the rows",
-        "unsure_share": "rows with top probability < ½",
+def _rates(records: list[Record]) -> dict[str, list[float]]:
+    """The rate in each run, on training, test and unknown inputs of each case."""
+    return {
+        f"{case} {part}": list(_pair_term(part).values(runs).values())
+        for case, runs in _trainings(records).items()
+        for part in ("train", "test", "unknown")
     }
-    first = next(iter(cases))
-    lines = [one for n, key in enumerate(shares) for one in line(key, n, shares[key], first)]
-    panels = [
-        Panel("epoch", "mean α_n = 1 / mean CE", means, legend="best"),
-        Panel("epoch", "share of the weight", lines, first, y_range=(0.0, 1.6), legend="best"),
-    ]
-    if ratios:
-        panels.append(Panel("epoch", "mean α of planted rows / of others", ratios, legend="best"))
-    return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
 
 
-def epoch_series(name: str, found: Sequence[Sequence[float]], style: int) -> Series:
-    """Curves of some runs over the epochs."""
-    return curve_series(name, range(1, len(found[0]) + 1), found, style)
+# ---- tables and experiments ---------------------------------------------------------------------
 
 
-def table(records: list[Record]) -> Table:
-    """The first, middle and last epoch of each case, as means over seeds."""
-    keys = {
-        "mean": "mean α",
-        "hardest_share": "weight on the hardest 5%",
-        "wrong_share": "weight on wrong rows",
-        "wrong": "wrong rows",
-        "unsure_share": "weight on top probability < ½",
-        "planted_ratio": "α of planted / others",
-    }
-    return epoch_table(records, keys)
-
-
-def epoch_table(records: list[Record], keys: Mapping[str, str]) -> Table:
+def _tabulate(columns: Mapping[str, str]) -> Callable[[list[Record]], Table]:
     """Numbers of the curves at the first, middle and last epoch of each case, means over seeds."""
-    rows = []
-    for case, runs in trainings(records).items():
-        length = len(curves(runs, "mean")[0])
-        for epoch in dict.fromkeys((1, max(1, length // 2), length)):
-            values = [[curve[epoch - 1] for curve in curves(runs, key)] for key in keys]
-            cells = [f"{np.mean(some):.3g}" if some else "–" for some in values]
-            rows.append([case, str(epoch), *cells])
-    return Table(["case", "epoch", *keys.values()], rows, labels=2)
+
+    def table(records: list[Record]) -> Table:
+        rows = []
+        for case, runs in _trainings(records).items():
+            length = len(_curves(runs, "mean")[0])
+            for epoch in dict.fromkeys((1, max(1, length // 2), length)):
+                values = [[curve[epoch - 1] for curve in _curves(runs, key)] for key in columns]
+                cells = [f"{np.mean(some):.3g}" if some else "–" for some in values]
+                rows.append([case, str(epoch), *cells])
+        return Table(["case", "epoch", *columns.values()], rows, labels=2)
+
+    return table
 
 
-EXPERIMENT = Experiment(
+WEIGHTS = Experiment(
     "ldr/weights",
     "Equations 4, 5, 17 to 25",
     "The weights α_n over training, and the gradients meant to justify them",
     STUDY,
     (
-        Claim(
-            "The mean weight of a batch is 1 / mean cross-entropy",
-            "Eq. 5",
-            _identity,
-        ),
+        Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
         Claim(
             "The weights are lower early in training",
             "Section 3.3",
             Larger(
                 "mean α_n",
                 ("last epoch", "first epoch"),
-                compare(_at_epoch("mean", -1), _at_epoch("mean", 0)),
+                _compare(_at_epoch("mean", -1), _at_epoch("mean", 0)),
             ),
         ),
         Claim(
@@ -336,7 +319,7 @@ EXPERIMENT = Experiment(
             Larger(
                 "wrongly classified training rows",
                 ("share of the weight", "share of the rows"),
-                compare(_at_epoch("wrong_share", -1), _at_epoch("wrong", -1)),
+                _compare(_at_epoch("wrong_share", -1), _at_epoch("wrong", -1)),
             ),
         ),
         Claim(
@@ -345,16 +328,16 @@ EXPERIMENT = Experiment(
             Larger(
                 "α of planted rows over α of others",
                 ("planted", "equal"),
-                compare(_at_epoch("planted_ratio", -1), _number(1.0)),
+                _compare(_at_epoch("planted_ratio", -1), _number(1.0)),
             ),
         ),
         Claim(
             "Most of the weight lies on rows with a top probability of ½ or more",
             "Eq. 3",
             Larger(
-                "top probability of ½ or more",
-                ("share of the weight after the last epoch", "half"),
-                compare(_SURE, _number(0.5)),
+                "share of the weight after the last epoch",
+                ("half", "on a top probability < ½"),
+                _compare(_number(0.5), _at_epoch("unsure_share", -1)),
             ),
             ours=True,
         ),
@@ -365,6 +348,59 @@ EXPERIMENT = Experiment(
             _no_flips,
         ),
     ),
-    table,
-    plot,
+    _tabulate(
+        {
+            "mean": "mean α",
+            "hardest_share": "weight on the hardest 5%",
+            "wrong_share": "weight on wrong rows",
+            "wrong": "wrong rows",
+            "unsure_share": "weight on top probability < ½",
+            "planted_ratio": "α of planted / others",
+        }
+    ),
+)
+
+FLOW = Experiment(
+    "ldr/flow",
+    "Equations 3 and 6",
+    "Whether the pair term moves members apart, and on which inputs",
+    STUDY,
+    (
+        Claim(
+            "On training rows, the pair term moves members apart more than together",
+            "Eq. 3",
+            Larger(
+                "rate of total variation, mean over rows and training",
+                ("apart", "together"),
+                _compare(*(Quantity(key, at("curve", key)) for key in ("apart", "together"))),
+                "{:.3g}",
+            ),
+            ours=True,
+        ),
+        Claim(
+            "Through the network, the pair term raises the total variation between members",
+            "Eq. 6",
+            Within("rate of total variation by the pair term", _rates, low=0.0),
+            ours=True,
+        ),
+        Claim(
+            "It raises it by a larger factor on unknown inputs than on test inputs",
+            "Section 3.3",
+            Larger(
+                "rate relative to the total variation that there is, mean over training",
+                ("unknown", "test"),
+                _compare(*(_pair_term(part, relative=True) for part in ("unknown", "test"))),
+                "{:.3g}",
+            ),
+            ours=True,
+        ),
+    ),
+    _tabulate(
+        {
+            "unsure_share": "weight on top probability < ½",
+            "together_share": "weight on rows drawn together",
+            "apart": "rate apart",
+            "together": "rate together",
+        }
+    ),
 )

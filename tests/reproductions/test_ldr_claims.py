@@ -61,6 +61,5 @@ def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> No
         claim.check(found.cells)
     if experiment.table is not None:
         assert experiment.table(found.cells).by_row()
-    pytest.importorskip("matplotlib")
-    assert experiment.draw is not None
-    assert draw(experiment.draw(found.cells)).axes
+    if experiment.draw is not None:
+        assert draw(experiment.draw(found.cells)).axes
