@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus.cli.options import say
-from dissensus.runs import Run, find_runs
+from dissensus.runs import RunDescription, find_runs
 from dissensus.tools.console import InertConsole, printable
 
 
@@ -40,7 +40,7 @@ def runs(
         say(f"There are no runs in {folder}; `dissensus train --help` says how to make one.")
 
 
-def runs_table(runs: Iterable[Run], top: Path) -> Table:
+def runs_table(runs: Iterable[RunDescription], top: Path) -> Table:
     """One line for each run; what cannot be read says why."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", style="cyan")

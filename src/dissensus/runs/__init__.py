@@ -24,7 +24,14 @@ from dissensus.runs.data import DataSummary, check_same_data, data_of, load_data
 from dissensus.runs.detections import Detect, Detections
 from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
 from dissensus.runs.evaluate import Evaluate, RunEvaluation, compute_metrics, evaluate
-from dissensus.runs.folder import RESULTS, Run, describe, find_runs, read_config, read_result
+from dissensus.runs.folder import (
+    RESULTS,
+    RunDescription,
+    describe,
+    find_runs,
+    read_config,
+    read_result,
+)
 from dissensus.runs.load import device_named, load, make_ensemble, member_factory
 from dissensus.runs.predict import Predict, PredictedInputs, predict
 from dissensus.runs.settings import Settings, resolve
@@ -54,7 +61,7 @@ __all__ = [
     "GroupAccuracy",
     "Predict",
     "PredictedInputs",
-    "Run",
+    "RunDescription",
     "RunDiagnosis",
     "RunEvaluation",
     "RunRobustness",

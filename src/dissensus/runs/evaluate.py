@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.data import DataSummary, data_of, load_data, table_layout
-from dissensus.runs.folder import Run, describe, read_config
+from dissensus.runs.folder import RunDescription, describe, read_config
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PredictionOptions, read_predictions
 from dissensus.tools.verbs import (
@@ -49,7 +49,7 @@ class RunEvaluation(Result):
     ``evaluated_on`` says which data they are; ``run`` is None for a file of predictions.
     """
 
-    run: Run | None
+    run: RunDescription | None
     evaluated_on: str
     metrics: dict[str, Any]
 

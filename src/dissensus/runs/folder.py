@@ -61,7 +61,7 @@ _DEPTH = 4
 
 
 @dataclass(frozen=True)
-class Run:
+class RunDescription:
     """One run as its files describe it: what was asked, how far it came, and its metrics.
 
     ``state`` is ``"finished"``, ``"stopped"`` (there is a checkpoint to resume from), ``"begun"``
@@ -156,7 +156,7 @@ def read_hub_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
-def describe(run: str | Path) -> Run:
+def describe(run: str | Path) -> RunDescription:
     """Describe a run by its files; raises if they cannot be read."""
     path = Path(run)
     if is_hub_folder(path):
@@ -167,13 +167,13 @@ def describe(run: str | Path) -> Run:
     newest = max(_modified(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
     state = _checkpoint_state(path / CHECKPOINT)
     if state is None:
-        return Run(path, "begun", config=config, written=newest)
+        return RunDescription(path, "begun", config=config, written=newest)
     epochs, best_epoch = _whole(state, "epoch"), _whole(state, "best_epoch")
     record = read_record(path / RECORD) if (path / RECORD).is_file() else {}
     current = record.get("epochs") == epochs and record.get("best_epoch") == best_epoch
     ended = str(state.get("ended") or "")
     metrics = read_metrics(path)
-    return Run(
+    return RunDescription(
         path,
         "finished" if ended else "stopped",
         config=config,
@@ -205,7 +205,7 @@ def read_result(run: str | Path, command: str) -> dict[str, Any]:
     return record
 
 
-def find_runs(folder: str | Path = "runs") -> list[Run]:
+def find_runs(folder: str | Path = "runs") -> list[RunDescription]:
     """Every run at or below ``folder``, newest first.
 
     A folder that cannot be read, is half written or holds something else is one entry with the
@@ -220,16 +220,13 @@ def find_runs(folder: str | Path = "runs") -> list[Run]:
     return sorted(runs, key=lambda run: -run.written)
 
 
-def _try_describe(path: Path) -> Run:
+def _try_describe(path: Path) -> RunDescription:
     try:
         return describe(path)
     except Exception as error:  # one damaged folder must not hide the others
-        problem = (
-            (str(error) or type(error).__name__)
-            .replace(f"{path}{os.sep}", "")
-            .replace(f"{path} is ", "")
-        )
-        return Run(path, "unreadable", " ".join(problem.split()), written=_modified(path))
+        text = " ".join((str(error) or type(error).__name__).split())
+        problem = text.replace(f"{path}{os.sep}", "").replace(f"{path} is ", "")
+        return RunDescription(path, "unreadable", problem, written=_modified(path))
 
 
 def _candidates(top: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from dissensus.diagnostics.split import Split
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions, combine
-from dissensus.runs import RESULTS, DataSummary, Run, describe, read_result
+from dissensus.runs import RESULTS, DataSummary, RunDescription, describe, read_result
 from dissensus.scores import ensemble_diversity
 from dissensus.show.contents import (
     Floats,
@@ -113,7 +113,7 @@ def beta_of(objective: str) -> float | None:
     return 0.0 if isinstance(parsed, Independent) else None
 
 
-def _numbers(run: Run, record: Record) -> dict[str, Number]:
+def _numbers(run: RunDescription, record: Record) -> dict[str, Number]:
     """The metrics of the test split if they belong to these weights, else those of validation."""
     prefix = "test"
     if not run.test:

@@ -101,7 +101,7 @@ def fit(
     else:
         run = Run(ens, parsed, recipe)
     return run.fit(
-        Request(
+        FitRequest(
             train,
             val,
             partial(make_stream, train, parsed, disagreement, augment, recipe, ens.members),
@@ -114,7 +114,7 @@ def fit(
     )
 
 
-class Request(NamedTuple):
+class FitRequest(NamedTuple):
     """What ``fit`` was asked for, beside the ensemble, the objective and the recipe."""
 
     train: Any
@@ -144,7 +144,7 @@ class Run:
         named = ens.named_parameters()  # which takes its time: once, not every epoch
         self.trained = {name: weights for name, weights in named if weights.requires_grad}
 
-    def fit(self, request: Request) -> History:
+    def fit(self, request: FitRequest) -> History:
         """Train from the start or from the checkpoint in ``out``, to the end."""
         train, val, make_stream, callbacks, out, config, resume, progress = request
         folder, self.hooks = self.open_folder(out), Hooks(callbacks)

@@ -20,7 +20,7 @@ from dissensus.training.distributed.exchange import DistributedMeter, Exchange
 from dissensus.training.distributed.ranks import Communicator, Distributed, Layout, restarts
 from dissensus.training.distributed.step import DistributedTrainer, synchronize_norms
 from dissensus.training.evaluation import Meter, evaluate
-from dissensus.training.fit import Request, Run, Stopped
+from dissensus.training.fit import FitRequest, Run, Stopped
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.run_state import History
@@ -65,7 +65,7 @@ class DistributedRun(Run):
         if self.ens.backbone is not None:
             self.link.broadcast(list(self.ens.backbone.state_dict().values()), "start")
 
-    def fit(self, request: Request) -> History:
+    def fit(self, request: FitRequest) -> History:
         """As ``Run.fit``; the first rank alone shows progress, calls back and writes."""
         first, self.calls_back = self.link.first, bool(request.callbacks)
         own = request._replace(
