@@ -23,7 +23,6 @@ BENCHMARKS = {
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
-    "strangers": "reproductions.strangers",
     "shards": "benchmarks.shards",
     "ray": "benchmarks.ray_engine",
 }

@@ -34,6 +34,7 @@ from reproductions.ldr import (
     variants,
     weights,
 )
+from reproductions.strangers import experiments as strangers
 from reproductions.tables import experiments as tables
 
 #: Every experiment by its full name, in the order of the papers.
@@ -92,5 +93,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/jsd": jsd.EXPERIMENT,
     "adp/temperature": hundred_classes.HUNDRED_CLASSES,
     "adp/histogram": members.HISTOGRAM,
-    **{one.full_name: one for one in tables.EXPERIMENTS},
+    **{one.full_name: one for one in (*tables.EXPERIMENTS, *strangers.EXPERIMENTS)},
 }

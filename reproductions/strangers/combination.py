@@ -7,34 +7,24 @@ the deep ensemble. A rule's shortfall on a set is its AUROC minus that of the be
 there, means over seeds. The goal is about the worst set, so rules are ranked by the shortfall
 there, in the mean over images and tables and over both ensembles. Rules within 0.002 of the best
 count as equal, and of these the harmonic mean is taken, which ``combined`` has had before.
-
-``python -m reproductions.strangers.combination`` trains and writes
-``results/strangers/settling/combination.jsonl``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.records import Record, put_record, read_lines
 from dissensus.data import Inputs
-from dissensus.detection import (
-    Detector,
-    TailScale,
-    evaluate,
-    fit_together,
-    score_together,
-)
-from reproductions.strangers import RESULTS
+from dissensus.detection import Detector, TailScale, evaluate, fit_together, score_together
+from reproductions.comparisons import Finding, exact
+from reproductions.experiment import Claim, Experiment, Table
 from reproductions.strangers.contenders import CONTENDERS, RECIPE, Trainings
-from reproductions.strangers.settings import SETTINGS, is_there
+from reproductions.strangers.settings import SETTINGS
+from reproductions.study import Cell, Record, Study
 
-FILE = Path("strangers", "settling", "combination.jsonl")
 SEEDS = (100, 101, 102)
 SINGLE = ("energy", "mahalanobis", "relative_mahalanobis", "knn", "vim", "react")
 ENSEMBLES = {"deep ensemble": RECIPE.score, "tuned copy": f"tuned/{RECIPE.score}"}
@@ -83,18 +73,32 @@ RULES = [
 ]
 
 CHOSEN = Rule(("mahalanobis", "knn"))
+SHOWN = 8  # of the rules in the table
 
 
-def score_setting(name: str, seed: int) -> dict[str, dict[str, Tensor]]:
-    """Train a seed of a setting; every single score of ``val``, ``test`` and the unknown sets."""
-    setting = SETTINGS[name]
-    rows = setting.load(setting, seed)
-    trainings = Trainings(setting, rows, seed)
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """A cell for each seed of each setting that confirms nothing."""
+    return [
+        {"name": f"{name}-seed={seed}", "setting": name, "seed": seed}
+        for name, setting in SETTINGS.items()
+        for seed in (SEEDS[:1] if scale == "smoke" else SEEDS)
+        if not setting.confirms
+    ]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """AUROC of each single score and of each rule on each unknown set."""
+    return measure(score_setting(Trainings(SETTINGS[cell["setting"]], cell["seed"])))
+
+
+def score_setting(trainings: Trainings) -> dict[str, dict[str, Tensor]]:
+    """Every single score of ``val``, ``test`` and the unknown sets."""
+    rows = trainings.rows
     tuned = CONTENDERS["tuned"].make(trainings)
     detectors = {name: Detector(trainings.plain, name) for name in (*SINGLE, RECIPE.score)}
     copied = Detector(trainings.plain, RECIPE.score).use_tuned(tuned, {})
     detectors[ENSEMBLES["tuned copy"]] = copied
-    train = Inputs("train", *rows.train).limited(4000, seed).batches(512)
+    train = Inputs("train", *rows.train).limited(4000, trainings.seed).batches(512)
     fit_together(list(detectors.values()), None, train=train)
     sets = {"val": rows.val[0], "test": rows.test[0], **rows.unknown}
     return {
@@ -103,7 +107,7 @@ def score_setting(name: str, seed: int) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def measure(name: str, seed: int, scores: Scores) -> Record:
+def measure(scores: Scores) -> dict[str, Any]:
     """AUROC of each single score and of each rule on each unknown set."""
     sets = [key for key in scores if key not in ("val", "test")]
 
@@ -114,14 +118,13 @@ def measure(name: str, seed: int, scores: Scores) -> Record:
             for key in sets
         }
 
-    record: Record = {"setting": name, "seed": seed, "single": {}, "rules": {}}
-    for single in (*SINGLE, *ENSEMBLES.values()):
-        record["single"][single] = aurocs(itemgetter(single))
-    for title, score in ENSEMBLES.items():
-        record["rules"][title] = {
-            rule.title: aurocs(fit_rule(rule, score, scores["val"])) for rule in RULES
-        }
-    return record
+    return {
+        "single": {one: aurocs(itemgetter(one)) for one in (*SINGLE, *ENSEMBLES.values())},
+        "rules": {
+            title: {rule.title: aurocs(fit_rule(rule, score, scores["val"])) for rule in RULES}
+            for title, score in ENSEMBLES.items()
+        },
+    }
 
 
 def fit_rule(
@@ -162,19 +165,16 @@ class Shortfalls(NamedTuple):
 def shortfalls(records: Iterable[Record], rule: str) -> dict[tuple[str, str], Shortfalls]:
     """The shortfalls of a rule by kind of input and ensemble, over all settings and sets."""
     found: dict[tuple[str, str], list[float]] = {}
-    own: dict[str, list[Record]] = {}
+    seeds: dict[str, list[Any]] = {}
     for record in records:
-        own.setdefault(record["setting"], []).append(record)
-    for name, seeds in own.items():
-        kind = SETTINGS[name].kind
+        seeds.setdefault(record["cell"]["setting"], []).append(record["result"])
+    for name, results in seeds.items():
         for title, score in ENSEMBLES.items():
-            for key in seeds[0]["single"][score]:
-                best = max(
-                    float(np.mean([record["single"][single][key] for record in seeds]))
-                    for single in (*SINGLE, score)
-                )
-                value = np.mean([record["rules"][title][rule][key] for record in seeds])
-                found.setdefault((kind, title), []).append(float(value) - best)
+            for key in results[0]["single"][score]:
+                singles = (*SINGLE, score)
+                best = max(np.mean([r["single"][one][key] for r in results]) for one in singles)
+                value = np.mean([r["rules"][title][rule][key] for r in results])
+                found.setdefault((SETTINGS[name].kind, title), []).append(float(value - best))
     return {key: Shortfalls(min(each), float(np.mean(each))) for key, each in found.items()}
 
 
@@ -183,26 +183,38 @@ def mean_worst(records: Iterable[Record], rule: str) -> float:
     return float(np.mean([each.worst for each in shortfalls(records, rule).values()]))
 
 
-def read_choice(results: Path) -> list[Record]:
-    """The records of the choice; none where there is no file."""
-    return read_lines((results / FILE).parent)
+def among_best(records: list[Record]) -> Finding:
+    """Whether no rule is more than 0.002 ahead of the chosen one."""
+    chosen = mean_worst(records, CHOSEN.title)
+    best = max(mean_worst(records, rule.title) for rule in RULES)
+    return exact(chosen >= best - 0.002, f"{chosen:+.4f}, best {best:+.4f}")
 
 
-def _cell(record: Record) -> tuple[str, int]:
-    return record["setting"], record["seed"]
+def table(records: list[Record]) -> Table:
+    """The rules from the best on: their shortfalls on the worst set, and in the mean over sets."""
+    rows = []
+    for rule in sorted(RULES, key=lambda rule: -mean_worst(records, rule.title)):
+        found = shortfalls(records, rule.title)
+        cells = [f"{one.worst:+.3f} ({one.mean:+.3f})" for one in found.values()]
+        title = f"**{rule.title}**" if rule == CHOSEN else rule.title
+        rows.append([title, f"{mean_worst(records, rule.title):+.4f}", *cells])
+    kinds = shortfalls(records, CHOSEN.title)
+    titles = [f"{'images' if kind == 'images' else 'tables'}, {name}" for kind, name in kinds]
+    return Table(["rule", "mean of the worst", *titles], rows[:SHOWN])
 
 
-def main() -> None:
-    """Run every seed of every settling setting that is not recorded yet."""
-    torch.set_num_threads(1)
-    done = {_cell(record) for record in read_choice(RESULTS)}
-    for name, setting in SETTINGS.items():
-        for seed in SEEDS:
-            if not setting.confirms and is_there(name) and (name, seed) not in done:
-                record = measure(name, seed, score_setting(name, seed))
-                put_record(RESULTS / FILE, record, _cell)
-                print(name, seed, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    "strangers/combination",
+    "6 settings",
+    "Rules that combine a score of outputs with distances",
+    Study("combination", cells, run, cost={"smoke": "3 min", "cpu": "10 min", "paper": "10 min"}),
+    (
+        Claim(
+            "No rule is more than 0.002 ahead of the chosen one",
+            "Combination",
+            among_best,
+            ours=True,
+        ),
+    ),
+    table,
+)

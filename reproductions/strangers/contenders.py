@@ -7,7 +7,6 @@ ensemble do so on a copy, with an optimiser of their own.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -80,13 +79,11 @@ class Exposure(Objective):
 
 
 class Trainings:
-    """The trainings of one seed of one setting, which contenders share.
+    """The trainings of one seed of one setting, which contenders share."""
 
-    With ``work``, those that start from scratch are kept in run folders there, and go on from them.
-    """
-
-    def __init__(self, setting: Setting, rows: Rows, seed: int, work: Path | None = None) -> None:
-        self.setting, self.rows, self.seed, self.work = setting, rows, seed, work
+    def __init__(self, setting: Setting, seed: int) -> None:
+        self.setting, self.seed = setting, seed
+        self.rows: Rows = setting.load(setting, seed)
 
     @cached_property
     def plain(self) -> Ensemble:
@@ -116,10 +113,7 @@ class Trainings:
         offset: int = 0,
     ) -> Ensemble:
         """Train an ensemble as the setting says."""
-        setting, out = self.setting, None
-        if self.work is not None:
-            name = objective if isinstance(objective, str) else type(objective).__name__
-            out = self.work / f"{name.replace(':', '-')}-seed={self.seed + offset}"
+        setting = self.setting
         fit(
             ens,
             self.rows.train,
@@ -132,8 +126,6 @@ class Trainings:
             progress=False,
             batch_size=setting.batch_size,
             augment=AUGMENTATIONS[setting.augment] if setting.augment != "none" else None,
-            out=out,
-            resume=out is not None and out.is_dir(),
         )
         return ens
 
@@ -207,12 +199,12 @@ CONTENDERS: dict[str, Contender] = {
         score=RECIPE.ldr_score,
     ),
     "exposure": Contender(
-        "outlier exposure on strangers",
+        "outlier exposure",
         lambda own: own.train(own.new(), _EXPOSURE, own.rows.strangers),
         score=RECIPE.exposure_score,
     ),
     "exposure_tuned": Contender(
-        "outlier exposure on strangers, tuned copy",
+        "outlier exposure, tuned copy",
         lambda own: own.tune(_EXPOSURE, own.rows.strangers),
         score=RECIPE.exposure_score,
     ),

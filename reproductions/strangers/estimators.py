@@ -6,30 +6,25 @@ half a deviation on all numbers, one number at ten deviations, numbers of anothe
 permuted over the rows. That rows are scored by both was settled on the settling tables of
 :mod:`reproductions.tables` (one seed; held out were levels of a category where there is one); the
 other tables confirm it.
-
-``python -m reproductions.strangers.estimators`` writes
-``results/strangers/estimators/records.jsonl``.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.records import Record, put_record, read_lines, rounded
 from dissensus.detection import evaluate
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from reproductions.page import markdown_table
-from reproductions.statistics import mean_interval, paired_difference
-from reproductions.strangers import RESULTS
+from reproductions.cells import count_option, names_option
+from reproductions.comparisons import Larger, Sides, filter_records
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.statistics import over_runs
 from reproductions.strangers.settings import other_numbers
-from reproductions.tables.sources import TABLES, is_there, load_table
+from reproductions.study import Cell, Record, Study
+from reproductions.tables.sources import TABLES, load_table
 
-FILE = Path("strangers", "estimators", "records.jsonl")
-SEEDS = range(3)
 #: The tables, by whether they were settled on: those with columns of numbers enough to change.
 SETTLED = (
     *("vowel", "attrition", "hpc", "churn", "letters"),
@@ -39,11 +34,24 @@ CONFIRMED = (
     *("satellite", "credit", "vehicle", "soybean", "cells", "telco"),
     *("diamonds", "car_prices", "houseprices", "biomass", "ozone"),
 )
+PARTS = {"settled on": SETTLED, "confirming": CONFIRMED}
+_SCORES = ("members", "distance", "both")
 _MOST_ROWS, _MOST_TEST = 6000, 800
 
 
-def run_seed(name: str, seed: int) -> Record:
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """A cell for each seed of each table."""
+    tables = names_option(options, "tables", (*SETTLED, *CONFIRMED))
+    return [
+        {"name": f"{table}-seed={seed}", "table": table, "seed": seed}
+        for seed in range(count_option(options, "seeds", 1 if scale == "smoke" else 3))
+        for table in (tables[:1] if scale == "smoke" else tables)
+    ]
+
+
+def run(cell: Cell) -> dict[str, Any]:
     """Fit an estimator to a seed of a table, and score known and unknown rows."""
+    name, seed = cell["table"], cell["seed"]
     frame, y = load_table(name)
     generator = np.random.default_rng(seed)
     drawn = generator.permutation(len(y))[:_MOST_ROWS]
@@ -65,8 +73,7 @@ def run_seed(name: str, seed: int) -> Record:
         aurocs[title] = {
             key: evaluate(own, other, bootstrap=0).auroc.value for key, other in others.items()
         }
-    record: Record = rounded({"table": name, "seed": seed, "rows": len(train), "auroc": aurocs})
-    return record
+    return {"rows": len(train), "auroc": aurocs}
 
 
 def _unknown_class(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:
@@ -99,65 +106,72 @@ def change_rows(test: Any, train: Any, generator: np.random.Generator, name: str
     return {**own, "permuted": permuted}
 
 
-def read_estimators(results: Path) -> list[Record]:
-    """The records; none where there is no file."""
-    return read_lines((results / FILE).parent)
-
-
-def section(records: Sequence[Record]) -> list[str]:
-    """The section of the page: AUROC of each score, and gains of both over members alone."""
-    rows = []
-    for part, tables in {"settled on": SETTLED, "confirming": CONFIRMED}.items():
-        own = [record for record in records if record["table"] in tables]
-        for name in [*tables, f"all {part}"]:
-            some = [r for r in own if r["table"] == name] if name in tables else own
-            if not some:
-                continue
-            means = {score: [_mean(r, score) for r in some] for score in some[0]["auroc"]}
-            if name not in tables:  # tables count, not seeds
-                means = {score: _by_table(own, score) for score in means}
-            gain = paired_difference(means["both"], means["members"])
-            cells = [f"{mean_interval(values).mean:.3f}" for values in means.values()]
-            title = f"**{name}**" if name not in tables else name
-            rows.append([title, str(len(some)), *cells, gain.text("{:+.3f}")])
-    if not rows:
-        return []
-    header = ["table", "fits", "members", "distance", "both (the default)", "gain over members"]
-    return [
-        "## Estimators",
-        "",
-        "`ood_score` of `DiverseClassifier` and `DiverseRegressor` with their defaults: mean AUROC",
-        "over held-out rows (one class; of a regression the tenth with the largest targets; none",
-        "where there are two classes), noise, one extreme number, numbers of another table and",
-        "permuted columns. Scored by the members alone (mutual information or variance), by the",
-        "Mahalanobis distance of the encoded row alone, and by both. The gain has its 95%",
-        "interval, over seeds, or in the last row of each part over tables.",
-        "",
-        *markdown_table(header, rows),
-        "",
-    ]
-
-
 def _mean(record: Record, score: str) -> float:
-    return float(np.mean(list(record["auroc"][score].values())))
+    return float(np.mean(list(record["result"]["auroc"][score].values())))
 
 
-def _by_table(records: Sequence[Record], score: str) -> list[float]:
-    names = dict.fromkeys(record["table"] for record in records)
-    return [float(np.mean([_mean(r, score) for r in records if r["table"] == n])) for n in names]
+def _by_table(records: list[Record], tables: Sequence[str], score: str) -> dict[str, float]:
+    """The mean over seeds of each table that has records."""
+    found = {name: filter_records(records, table=name) for name in tables}
+    return {
+        name: float(np.mean([_mean(r, score) for r in own])) for name, own in found.items() if own
+    }
 
 
-def main() -> None:
-    """Run every seed of every table that is not recorded yet."""
-    torch.set_num_threads(1)
-    done = {(record["table"], record["seed"]) for record in read_estimators(RESULTS)}
-    for seed in SEEDS:
-        for name in (*SETTLED, *CONFIRMED):
-            if is_there(name) and (name, seed) not in done:
-                record = run_seed(name, seed)
-                put_record(RESULTS / FILE, record, lambda r: (r["table"], r["seed"]))
-                print(name, seed, {key: round(_mean(record, key), 3) for key in record["auroc"]})
+def table(records: list[Record]) -> Table:
+    """AUROC of each score, and gains of both over members alone: over seeds, then over tables."""
+    rows = []
+    for part, tables in PARTS.items():
+        for name in tables:
+            own = filter_records(records, table=name)
+            if own:
+                means = {score: [_mean(r, score) for r in own] for score in _SCORES}
+                rows.append(_row(name, len(own), means))
+        values = {score: list(_by_table(records, tables, score).values()) for score in _SCORES}
+        if values["both"]:
+            count = sum(record["cell"]["table"] in tables for record in records)
+            rows.append(_row(f"**all {part}**", count, values))
+    header = ["table", "fits", "members", "distance", "both (the default)", "gain over members"]
+    return Table(header, rows)
 
 
-if __name__ == "__main__":
-    main()
+def _row(title: str, fits: int, means: Mapping[str, Sequence[float]]) -> list[str]:
+    gain = over_runs(means["both"], means["members"])
+    cells = [f"{np.mean(values):.3f}" for values in means.values()]
+    return [title, str(fits), *cells, gain.text("{:+.3f}")]
+
+
+def _parts(records: list[Record]) -> Sides:
+    """Both scores against members alone, by table."""
+    sides = {
+        part: (_by_table(records, tables, "both"), _by_table(records, tables, "members"))
+        for part, tables in PARTS.items()
+    }
+    return {part: pair for part, pair in sides.items() if pair[0]}
+
+
+EXPERIMENT = Experiment(
+    "strangers/estimators",
+    "21 tables",
+    "`ood_score` of the estimators: members, distance, and both",
+    Study(
+        "estimators",
+        cells,
+        run,
+        options={
+            "tables": "only these tables, joined by +",
+            "seeds": "how many seeds of each table (3)",
+        },
+        cost={"smoke": "5 s", "cpu": "15 min", "paper": "15 min"},
+        parts=("tables", "seeds"),
+    ),
+    (
+        Claim(
+            "Members and distance together detect better than members alone",
+            "Estimators",
+            Larger("mean AUROC", ("both", "members"), _parts),
+            ours=True,
+        ),
+    ),
+    table,
+)

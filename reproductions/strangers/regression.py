@@ -4,47 +4,61 @@ On three tables a deep ensemble learns with squared error. Its copies go on from
 of ``Detector.tune``: one with ``repulsion`` on permuted columns, one on the known rows alone. All
 are judged by the variance of the members' predictions. The tenth of the rows with the largest
 targets is held out and unknown, as are test rows with other numbers
-(:func:`reproductions.strangers.settings.changed_rows`). Nothing was settled on these tables.
-
-``python -m reproductions.strangers.regression`` writes
-``results/strangers/regression/records.jsonl``.
+(``changed_rows``). Nothing was settled on these tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.records import Record, put_record, read_lines, rounded
 from dissensus.detection import evaluate
 from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.scores import SCORES
 from dissensus.training import fit, predict
-from reproductions.page import markdown_table
-from reproductions.statistics import mean_interval, paired_difference
-from reproductions.strangers import RESULTS
-from reproductions.strangers.cells import SEEDS
+from reproductions.cells import count_option, names_option
+from reproductions.comparisons import Larger, Quantity, Runs, at, group_records, larger
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.statistics import over_runs
 from reproductions.strangers.settings import changed_rows, encode, permuted_groups
-from reproductions.tables.sources import is_there, load_table
+from reproductions.study import Cell, Record, Study
+from reproductions.tables.sources import load_table
 
-FILE = Path("strangers", "regression", "records.jsonl")
 TABLES = ("diamonds", "car_prices", "houseprices")
 _ROWS, _EPOCHS, _BATCH = 6000, 40, 64
+_BASE = "deep_ensemble"
 _TITLES = {
-    "deep_ensemble": "deep ensemble",
+    _BASE: "deep ensemble",
     "longer": "the same, longer",
     "tuned": "**repulsion on strangers, tuned copy**",
 }
+_SETS = {
+    "held_out": "held out (near)",
+    "noise": "noise (near)",
+    "extreme": "extreme (far)",
+    "other_table": "other table (far)",
+}
 
 
-def run_seed(name: str, seed: int) -> list[Record]:
-    """Train a seed of a table; one record for each ensemble."""
-    frame, y = load_table(name)
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """A cell for each seed of each table."""
+    tables = names_option(options, "tables", TABLES)
+    return [
+        {"name": f"{table}-seed={seed}", "table": table, "seed": seed, "epochs": _EPOCHS}
+        for seed in range(count_option(options, "seeds", 1 if scale == "smoke" else 5))
+        for table in (tables[:1] if scale == "smoke" else tables)
+    ]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """Train the ensembles of a seed; the RMSE of each, and its AUROC on each unknown set."""
+    seed, epochs = cell["seed"], cell["epochs"]
+    frame, y = load_table(cell["table"])
     generator = np.random.default_rng(seed)
     drawn = generator.permutation(len(y))[:_ROWS]
     frame, y = frame.iloc[drawn].reset_index(drop=True), y[drawn]
@@ -59,7 +73,7 @@ def run_seed(name: str, seed: int) -> list[Record]:
     make = make_factory("mlp", (x.shape[1],), 1, hidden=(64, 64))
     plain = Ensemble(make, 5, seed=seed, combine="mean")
     rows = x[train], targets[train]
-    fit(plain, rows, "independent:loss=mse", epochs=_EPOCHS, batch_size=_BATCH, progress=False)
+    fit(plain, rows, "independent:loss=mse", epochs=epochs, batch_size=_BATCH, progress=False)
     go_on = partial(tune, plain, rows, progress=False, batch_size=_BATCH, seed=seed + 1)
     strangers = partial(permuted_groups, torch.tensor(groups))
     ensembles = {
@@ -67,80 +81,80 @@ def run_seed(name: str, seed: int) -> list[Record]:
         "longer": go_on("independent:loss=mse", strangers=None)[0],
         "tuned": go_on(strangers=strangers)[0],
     }
-    records = []
-    for contender, ens in ensembles.items():
-        error = ens.predict(x[test]) - targets[test]
-        own = _variance(ens, x[test])
-        aurocs = {
-            key: evaluate(own, _variance(ens, other), bootstrap=0).auroc.value
-            for key, other in unknown.items()
+    known_scores = {name: _variance(ens, x[test]) for name, ens in ensembles.items()}
+    return {
+        name: {
+            "rmse": float((ens.predict(x[test]) - targets[test]).square().mean().sqrt()),
+            "auroc": {
+                key: evaluate(known_scores[name], _variance(ens, other), bootstrap=0).auroc.value
+                for key, other in unknown.items()
+            },
         }
-        facts = {"table": name, "contender": contender, "seed": seed}
-        rmse = float(error.square().mean().sqrt())
-        records.append(rounded({**facts, "rmse": rmse, "auroc": aurocs}))
-    return records
+        for name, ens in ensembles.items()
+    }
 
 
 def _variance(ens: Ensemble, x: Tensor) -> Tensor:
     return SCORES["variance"](predict(ens, x).outputs)
 
 
-def read_regression(results: Path) -> list[Record]:
-    """The records; none where there is no file."""
-    return read_lines((results / FILE).parent)
+def _by_table(records: list[Record]) -> dict[str, list[Record]]:
+    return group_records(records, lambda record: str(record["cell"]["table"]))
 
 
-def section(records: Sequence[Record]) -> list[str]:
-    """The section of the page: AUROC of the variance, and gains over the deep ensemble."""
-    if not records:
-        return []
+def table(records: list[Record]) -> Table:
+    """RMSE and AUROC of each ensemble, and its gain over the deep ensemble."""
     rows = []
-    for table in dict.fromkeys(record["table"] for record in records):
-        found = {
-            (record["contender"], record["seed"]): record
-            for record in records
-            if record["table"] == table
-        }
-        seeds = sorted({seed for _, seed in found})
-        for name, title in _TITLES.items():
-            own = [found[name, seed] for seed in seeds]
-            base = [found["deep_ensemble", seed] for seed in seeds]
-            cells = [f"{mean_interval([r['rmse'] for r in own]).mean:.3f}"]
-            for key in own[0]["auroc"]:
-                ours, plain = ([r["auroc"][key] for r in some] for some in (own, base))
-                text = f"{np.mean(ours):.3f}"
-                if name != "deep_ensemble":
-                    text += f", {paired_difference(ours, plain).text('{:+.3f}')}"
-                cells.append(text)
-            rows.append([table, title, str(len(seeds)), *cells])
-    header = ["table", "trained as", "seeds", "RMSE", "held out (near)", "noise (near)"]
-    header += ["extreme (far)", "other table (far)"]
-    return [
-        "## Regression",
-        "",
-        "Regressors judged by the variance of their members' predictions: mean AUROC, and the",
-        "difference from the deep ensemble with its 95% interval over seeds. RMSE on known test",
-        "rows, in deviations of the target; a tuned copy is used for the score alone. Held out is",
-        "the tenth of the rows with the largest targets.",
-        "",
-        *markdown_table(header, rows),
-        "",
-    ]
+    for name, runs in _by_table(records).items():
+        for contender, title in _TITLES.items():
+            cells = [f"{np.mean([run['result'][contender]['rmse'] for run in runs]):.3f}"]
+            for key in _SETS:
+                own, base = (
+                    [run["result"][who]["auroc"][key] for run in runs] for who in (contender, _BASE)
+                )
+                gain = "" if contender == _BASE else f", {over_runs(own, base).text('{:+.3f}')}"
+                cells.append(f"{np.mean(own):.3f}{gain}")
+            rows.append([name, title, *cells])
+    return Table(["table", "trained as", "RMSE", *_SETS.values()], rows, labels=2)
 
 
-def main() -> None:
-    """Run every seed of every table that is not recorded yet."""
-    torch.set_num_threads(1)
-    done = {(record["table"], record["seed"]) for record in read_regression(RESULTS)}
-    for name in TABLES:
-        for seed in SEEDS:
-            if is_there(name) and (name, seed) not in done:
-                for record in run_seed(name, seed):
-                    put_record(
-                        RESULTS / FILE, record, lambda r: (r["table"], r["contender"], r["seed"])
-                    )
-                print(name, seed, flush=True)
+def _tuned_larger(key: str) -> Larger:
+    """A check that the tuned copy has the larger AUROC on an unknown set, on every table."""
+    first, second = (
+        Quantity("AUROC", at(contender, "auroc", key)) for contender in ("tuned", _BASE)
+    )
+    sides = Runs("tuned copy"), Runs("deep ensemble")
+    return larger(first, *sides, _by_table, against=second)
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    "strangers/regression",
+    "3 tables",
+    "Regressors by the variance of their members",
+    Study(
+        "regression",
+        cells,
+        run,
+        options={
+            "tables": "only these tables, joined by +",
+            "seeds": "how many seeds of each table (5)",
+        },
+        cost={"smoke": "20 s", "cpu": "5 min", "paper": "5 min"},
+        parts=("tables", "seeds"),
+    ),
+    (
+        Claim(
+            "A copy tuned on strangers detects the numbers of another table better",
+            "Regression",
+            _tuned_larger("other_table"),
+            ours=True,
+        ),
+        Claim(
+            "It detects rows with out-of-range targets better",
+            "Regression",
+            _tuned_larger("held_out"),
+            ours=True,
+        ),
+    ),
+    table,
+)

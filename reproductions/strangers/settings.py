@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from dissensus.data import corrupt_mixture, data_places, load, load_ood
+from dissensus.data import corrupt_mixture, load, load_ood
 from dissensus.data.strangers import STRANGERS, Strangers
-from reproductions.tables.sources import find_table, load_table
+from reproductions.tables.sources import load_table
 
 Split = tuple[Tensor, Tensor]
 Family = Callable[[Tensor, Generator], Tensor]
@@ -326,7 +326,7 @@ SETTINGS: dict[str, Setting] = {
         batch_size=32,
     ),
     "features": Setting(
-        "frozen features of Tiny ImageNet",
+        "Tiny ImageNet features",
         "features",
         _features,
         "ldr_head",
@@ -372,20 +372,3 @@ SETTINGS: dict[str, Setting] = {
         contenders=("deep_ensemble", "longer", "exposure_tuned", "scratch", "tuned"),
     ),
 }
-
-_NEEDS = {
-    "settling": ("fashion-mnist", "kmnist", "svhn"),
-    "fashion_mnist": ("fashion-mnist", "kmnist", "svhn", "mnist"),
-    "mnist": ("mnist", "kmnist", "svhn", "fashion-mnist"),
-    "digits": ("kmnist", "svhn", "fashion-mnist"),
-    "features": ("features-effnetlite0",),
-    "cifar10": ("cifar-10-batches-bin", "kmnist", "svhn", "fashion-mnist"),
-}
-
-
-def is_there(name: str) -> bool:
-    """Whether the data of a setting are at hand; none are downloaded."""
-    if SETTINGS[name].kind == "table":
-        return all(find_table(table) is not None for table in (name, "letters", "spam"))
-    places = data_places()
-    return all(any((place / need).is_dir() for place in places) for need in _NEEDS[name])

@@ -77,11 +77,6 @@ def find_table(name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def is_there(name: str) -> bool:
-    """Whether a table can be loaded."""
-    return TABLES[name].part == "scikit-learn" or find_table(name) is not None
-
-
 def load_table(name: str) -> tuple[Any, NDArray[Any]]:
     """The columns as a DataFrame, and the target: numbers, or the numbers of the classes."""
     import pandas as pd

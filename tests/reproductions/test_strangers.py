@@ -1,6 +1,6 @@
-"""The comparison on unknown inputs: contenders, cells, goals, the choice, and the page."""
+"""The study of unknown inputs: contenders, cells, goals, the choice, and the combination."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,22 @@ import torch
 
 from dissensus.data.strangers import permuted_columns
 from dissensus.detection import Combined, TailScale, combine_tails
-from reproductions.strangers import cells, estimators, regression, settings
-from reproductions.strangers.cells import (
+from reproductions.registry import EXPERIMENTS
+from reproductions.strangers import ensembles, estimators, regression, settings
+from reproductions.strangers.combination import CHOSEN, RULES, SINGLE, among_best, fit_rule
+from reproductions.strangers.comparison import Scored, choose, compare_settings
+from reproductions.strangers.contenders import CONTENDERS, Exposure
+from reproductions.strangers.ensembles import (
     COMBINED,
     DISTANCES,
+    ENSEMBLES,
     OUTPUT_SCORES,
-    add_record,
-    read_records,
-    run_cells,
+    cells,
+    run,
 )
-from reproductions.strangers.combination import CHOSEN, RULES, fit_rule, mean_worst, read_choice
-from reproductions.strangers.contenders import CONTENDERS, Exposure
-from reproductions.strangers.goals import check_goals, choices, compare_settings
-from reproductions.strangers.page import page_text, write_page
+from reproductions.strangers.experiments import GOALS, goals_table
 from reproductions.strangers.settings import SETTINGS, Rows, Setting, extrapolation, permuted_groups
+from reproductions.study import Record, run_study
 
 # ---- contenders and settings --------------------------------------------------------------------
 
@@ -57,7 +59,41 @@ def test_permuted_groups_keep_a_category_whole() -> None:
     assert together < 0.8  # numbers and categories no longer belong together
 
 
+def test_changed_rows_differ_in_what_their_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = torch.full((50, 2), 3.0)
+    monkeypatch.setattr(estimators, "other_numbers", lambda *_: foreign)
+    chance = np.random.default_rng(0)
+    train = pd.DataFrame({"a": chance.normal(5, 2, 200), "b": chance.normal(size=200), "c": "text"})
+    test, both = train.iloc[:50], ["a", "b"]
+    changed = estimators.change_rows(test, train, chance, "vowel")
+    mean, deviation = train[both].mean(), train[both].std()
+    hit = np.isclose(changed["extreme"][both], mean + 10 * deviation)
+    assert (hit.sum(1) == 1).all()
+    assert hit.any(0).all()
+    noise = (changed["noise"][both] - test[both]) / deviation
+    np.testing.assert_allclose(noise.std(), 0.5, atol=0.15)
+    for column in train:
+        assert sorted(changed["permuted"][column]) == sorted(test[column])
+    assert not changed["permuted"]["a"].equals(test["a"])
+    np.testing.assert_allclose((changed["other_table"][both] - mean) / deviation, 3.0)
+    assert all((rows["c"] == "text").all() for rows in changed.values())
+
+
 # ---- cells --------------------------------------------------------------------------------------
+
+
+def test_contenders_are_planned_in_settings_that_suit_them() -> None:
+    planned = cells("cpu", {})
+    assert len({cell["name"] for cell in planned}) == len(planned)
+    where = {name: {c["setting"] for c in planned if c["contender"] == name} for name in CONTENDERS}
+    assert "features" not in where["tuned_phase"]
+    assert where["tuned_strong"] == {"settling"}
+    assert "cifar10" not in where["ldr"]
+    assert {c["seed"] for c in planned if c["setting"] == "settling"} == {100}
+    part = cells("cpu", {"settings": "mnist", "contenders": "tuned", "seeds": 2})
+    assert [cell["name"] for cell in part] == ["mnist-tuned-seed=0", "mnist-tuned-seed=1"]
+    with pytest.raises(ValueError, match="one among the settings 'mnst'; did you mean 'mnist'"):
+        cells("cpu", {"settings": "mnst"})
 
 
 def _two_groups(setting: Setting, seed: int) -> Rows:
@@ -78,45 +114,33 @@ def _two_groups(setting: Setting, seed: int) -> Rows:
     )
 
 
-def test_cells_are_run_recorded_and_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy = Setting(
-        "toy",
-        "table",
-        _two_groups,
-        "mlp",
-        {"hidden": (8,)},
-        train=64,
-        epochs=4,
-        batch_size=16,
-        optimizer="adam:lr=0.03",
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The setting satellite, in small."""
+    small: dict[str, Any] = {"train": 64, "epochs": 4, "batch_size": 16}
+    own = Setting(
+        "toy", "table", _two_groups, "mlp", {"hidden": (8,)}, optimizer="adam:lr=0.03", **small
     )
-    monkeypatch.setitem(SETTINGS, "satellite", toy)
-    monkeypatch.setattr(cells, "is_there", lambda name: name == "satellite")
-    lines: list[str] = []
-    names = ["deep_ensemble", "foreign", "tuned"]
-    run_cells(tmp_path, ["satellite", "credit"], names[:1], [3], report=lines.append)
-    assert lines[0] == "skipped, data not in $DISSENSUS_DATA: credit"
-    run_cells(tmp_path, ["satellite"], names, [3], report=lines.append)
-    assert len(lines) == 4  # the deep ensemble was there
-    again = json.loads((tmp_path / "satellite.jsonl").read_text().splitlines()[0])
-    add_record(tmp_path, again | {"combined": "knn"})  # its parts have changed since
-    assert "combined" not in read_records(tmp_path)[0]["auroc"]["far"]
-    work = tmp_path / "work"
-    run_cells(tmp_path, ["satellite"], names, [3], work=work, report=lines.append)
-    assert len(lines) == 5
-    trained = (work / "satellite" / "independent-seed=3" / "metrics.jsonl").read_bytes()
-    run_cells(tmp_path, ["satellite"], names[:1], [3], again=True, work=work, report=lines.append)
-    assert (work / "satellite" / "independent-seed=3" / "metrics.jsonl").read_bytes() == trained
-    assert read_records(tmp_path)[0]["auroc"] == again["auroc"]  # from the weights that were kept
-    plain, foreign, tuned = read_records(tmp_path)
+    monkeypatch.setitem(SETTINGS, "satellite", own)
+    ensembles._trainings.cache_clear()
+    yield
+    ensembles._trainings.cache_clear()
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_study_trains_and_scores(tmp_path: Path) -> None:
+    part = {"settings": "satellite", "seeds": 1, "contenders": "deep_ensemble+foreign+tuned"}
+    record = run_study(ENSEMBLES, "strangers", "cpu", part, tmp_path, progress=False)
+    plain, foreign, tuned = (one["result"] for one in record.cells)
     assert list(plain["auroc"]["far"]) == [*OUTPUT_SCORES, *DISTANCES, *COMBINED]
     assert list(tuned["auroc"]["far"]) == [*OUTPUT_SCORES, *COMBINED]
     assert list(foreign["auroc"]) == ["held_out"]  # it learnt from the other
     assert plain["accuracy"] > 0.8
     assert plain["auroc"]["far"]["mahalanobis"] == 1.0
     assert plain["auroc"]["far"] != tuned["auroc"]["far"]
+    ensembles._trainings.cache_clear()
+    alone = run(record.cells[2]["cell"])  # the same, whoever was trained before
+    assert alone["auroc"]["far"]["pds"] == pytest.approx(tuned["auroc"]["far"]["pds"], abs=1e-5)
 
 
 def test_regressors_are_judged_by_their_variance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,46 +150,42 @@ def test_regressors_are_judged_by_their_variance(monkeypatch: pytest.MonkeyPatch
     targets = numbers[:, 0] + 0.1 * generator.normal(size=300)
     for module in (regression, settings):
         monkeypatch.setattr(module, "load_table", lambda name: (frame, targets))
-    monkeypatch.setattr(regression, "_EPOCHS", 10)
-    records = [record for seed in (0, 1) for record in regression.run_seed("toy", seed)]
-    plain, longer, tuned = records[:3]
+    records: list[Record] = []
+    for seed in (0, 1):
+        cell = {"name": f"toy-{seed}", "table": "toy", "seed": seed, "epochs": 10}
+        records.append({"cell": cell, "result": regression.run(cell)})
+    plain, longer, tuned = records[0]["result"].values()
     assert plain["rmse"] < 0.7  # of a deviation: they have learnt
     assert plain["auroc"]["extreme"] > 0.9
     assert tuned["auroc"] != longer["auroc"] != plain["auroc"]
-    page = "\n".join(regression.section(records))
-    mean = np.mean([r["auroc"]["noise"] for r in records if r["contender"] == "deep_ensemble"])
-    assert (
-        f"| toy | deep ensemble | 2 | {np.mean([plain['rmse'], records[3]['rmse']]):.3f} |" in page
-    )
-    assert f"{mean:.3f}" in page
-    assert regression.section([]) == []
+    row = regression.table(records).by_row()["toy, deep ensemble"]
+    noise = np.mean([one["result"]["deep_ensemble"]["auroc"]["noise"] for one in records])
+    assert row["noise (near)"] == f"{noise:.3f}"
+    for one, gain in zip(records, (0.2, 0.21), strict=True):
+        base = one["result"]["deep_ensemble"]["auroc"]["other_table"]
+        one["result"]["tuned"]["auroc"]["other_table"] = base + gain
+    better, _ = EXPERIMENTS["strangers/regression"].claims
+    assert better.check(records).verdict == "holds"
 
 
 # ---- goals and the choice -----------------------------------------------------------------------
 
 
-def _record(contender: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
+def _record(contender: str, seed: int, value: float, accuracy: float = 0.8) -> Record:
     """All scores have ``value`` far away and 0.1 less nearby; on settled sets all have 1."""
     scores = dict.fromkeys((*OUTPUT_SCORES, *DISTANCES, *COMBINED), value)
     near = dict.fromkeys(scores, value - 0.1)
-    auroc = {"held_out": near, "corrupt5": scores, "kmnist": dict.fromkeys(scores, 1.0)}
-    return {
-        "setting": "fashion_mnist",
-        "contender": contender,
-        "seed": seed,
-        "train_cpu": 2.0,
-        "score_cpu": 1.0,
-        "accuracy": 0.8,
-        "auroc": auroc,
+    result = {
+        "accuracy": accuracy,
+        "auroc": {"held_out": near, "corrupt5": scores, "kmnist": dict.fromkeys(scores, 1.0)},
         "val_auroc": {"permute": dict(scores), "mixup": dict(scores)},
-        "version": "1",
-        "processor": "abacus",
-        **more,
     }
+    cell = {"setting": "fashion_mnist", "contender": contender, "seed": seed}
+    return {"cell": cell, "result": result}
 
 
 @pytest.fixture
-def made_up() -> list[dict[str, Any]]:
+def made_up() -> list[Record]:
     """The tuned copy gains 0.07 and 0.05; ViM has 0.9 on the deep ensemble."""
     records = [
         _record("deep_ensemble", 0, 0.80),
@@ -176,47 +196,86 @@ def made_up() -> list[dict[str, Any]]:
         _record("scratch", 1, 0.83, accuracy=0.80),
     ]
     for one in records[:2]:
-        one["auroc"]["corrupt5"]["vim"] = one["auroc"]["held_out"]["vim"] = 0.9
+        auroc = one["result"]["auroc"]
+        auroc["corrupt5"]["vim"] = auroc["held_out"]["vim"] = 0.9
     return records
 
 
-def test_gains_are_paired_and_leave_out_what_was_settled_on(made_up: list[dict[str, Any]]) -> None:
+def test_gains_are_paired_and_leave_out_what_was_settled_on(made_up: list[Record]) -> None:
     [found] = compare_settings(made_up)
     assert found.sets() == ["held_out", "corrupt5"]
-    gain = found.gain("tuned", "mutual_information", found.sets())
+    assert (found.sets("near"), found.sets("far")) == (["held_out"], ["corrupt5"])
+    tuned, plain = Scored("tuned", "pds"), Scored("deep_ensemble", "pds")
+    gain = found.gain(tuned, plain, found.sets())
     assert gain.mean == pytest.approx(0.06)
     # Student's t with one degree of freedom: 12.706 · sd / √2, the sd of 0.07 and 0.05.
     assert gain.high - gain.mean == pytest.approx(12.706 * 0.01, rel=1e-3)
-    del made_up[2]["auroc"]["corrupt5"]  # only what both have is compared
-    assert found.gain("tuned", "pds", found.sets()).mean == pytest.approx(0.06)
-    for scores in made_up[3]["auroc"].values():
-        del scores["pds"]  # and only the seeds that both have
-    assert found.gain("tuned", "pds", found.sets()).mean == pytest.approx(0.07)
-
-
-def test_goals_are_checked_on_the_records(made_up: list[dict[str, Any]]) -> None:
-    goals = {goal.name: goal for goal in check_goals(made_up)}
-    tuned = goals["gain in mean AUROC over a deep ensemble, tuned copy"]
-    assert tuned.met
-    assert not tuned.sure
-    assert not goals["gain in mean AUROC over a deep ensemble, from scratch"].met
-    best = goals["mean AUROC of the tuned copy minus that of the best detector"]
-    assert best.remark == "vim"
-    assert best.measured.mean == pytest.approx(0.82 - 0.9)
-    assert goals["accuracy gained by one ensemble for both"].measured.mean == pytest.approx(-0.005)
-    worst = goals["combination minus the best single score, on the worst set"]
-    assert worst.remark == "held_out: vim"
-    assert worst.measured.mean == pytest.approx(0.77 - 0.9)
-
-
-def test_the_choice_is_made_on_validation_rows_alone(made_up: list[dict[str, Any]]) -> None:
     for one in made_up[2:4]:
-        one["val_auroc"]["permute"]["energy"] = 0.99
-        one["auroc"]["corrupt5"]["energy"] = one["auroc"]["held_out"]["energy"] = 0.6
+        del one["result"]["auroc"]["corrupt5"]  # only what both have is compared
+    assert found.gain(tuned, plain, found.sets()).mean == pytest.approx(0.06)
+    for scores in made_up[3]["result"]["auroc"].values():
+        del scores["pds"]  # and only the seeds that both have
+    assert found.gain(tuned, plain, found.sets()).mean == pytest.approx(0.07)
+
+
+def test_goals_are_checked_on_the_records(made_up: list[Record]) -> None:
+    row = {goal.text: goal.claim.check(made_up) for goal in GOALS}
+    tuned, scratch, _, _, best, accuracy, worst = row.values()
+    assert (tuned.verdict, scratch.verdict) == ("undecided", "undecided")
+    assert tuned.effects["Fashion-MNIST"].estimate.mean == pytest.approx(0.06)
+    assert best.effects["Fashion-MNIST (vim)"].estimate.mean == pytest.approx(0.82 - 0.9)
+    assert accuracy.effects["Fashion-MNIST"].estimate.mean == pytest.approx(-0.005)
+    assert worst.effects["Fashion-MNIST (held out: vim)"].estimate.mean == pytest.approx(0.77 - 0.9)
+    cells = {name: one["Fashion-MNIST"] for name, one in goals_table(made_up).by_row().items()}
+    met, unmet = cells[GOALS[0].text], cells[GOALS[1].text]
+    assert met == "+0.060 [-0.067, +0.187] undecided, met"
+    assert unmet == "+0.020 [-0.107, +0.147] undecided"
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.06, "holds"), (0.04, "contradicted")])
+def test_planted_gains_decide(gain: float, verdict: str) -> None:
+    records = [_record("deep_ensemble", seed, 0.8 + seed / 100) for seed in range(3)]
+    records += [_record("tuned", seed, 0.8 + seed / 100 + gain) for seed in range(3)]
+    assert GOALS[0].claim.check(records).verdict == verdict
+
+
+def test_the_choice_is_made_on_validation_rows_alone(made_up: list[Record]) -> None:
+    for one in made_up[2:4]:
+        auroc = one["result"]["auroc"]
+        one["result"]["val_auroc"]["permute"]["energy"] = 0.99
+        auroc["corrupt5"]["energy"] = auroc["held_out"]["energy"] = 0.6
     [found] = compare_settings(made_up)
-    choice = next(c for c in choices(found) if c.what == "score of the tuned copy")
-    assert choice.chosen == ["tuned energy"] * 2
-    assert (choice.value, choice.default, choice.best) == pytest.approx((0.6, 0.82, 0.82))
+    choice = choose(found, "score of the tuned copy")
+    assert choice is not None
+    assert choice.chosen == {Scored("tuned", "energy"): 2}
+    assert choice[1:] == pytest.approx((0.6, 0.82, 0.82))
+    assert choose(found, "strength") is None
+
+
+def test_estimators_are_compared_over_tables() -> None:
+    gains = {"vowel": (0.2, 0.4), "servo": (0.1, 0.1), "credit": (0.3,), "ozone": (0.3,)}
+    records: list[Record] = [
+        {
+            "cell": {"table": table, "seed": seed},
+            "result": {
+                "auroc": {
+                    "members": {"noise": 0.5, "extreme": 0.7},
+                    "distance": {"noise": 0.6, "extreme": 0.6},
+                    "both": {"noise": 0.5 + gain, "extreme": 0.7 + gain},
+                }
+            },
+        }
+        for table, own in gains.items()
+        for seed, gain in enumerate(own)
+    ]
+    rows = estimators.table(records).by_row()
+    assert rows["vowel"]["members"] == "0.600"
+    assert rows["**all settled on**"]["gain over members"].startswith("+0.200")  # of 0.3 and 0.1
+    assert rows["**all settled on**"]["fits"] == "4"
+    (claim,) = EXPERIMENTS["strangers/estimators"].claims
+    effects = claim.check(records).effects
+    assert effects["settled on"].judgement.verdict == "undecided"
+    assert effects["confirming"].judgement.verdict == "holds"
 
 
 # ---- the combination ----------------------------------------------------------------------------
@@ -232,66 +291,17 @@ def test_the_chosen_rule_is_that_of_the_library() -> None:
     assert "+".join(CHOSEN.distances) == Combined().distance
 
 
-def test_the_chosen_rule_is_among_the_best_of_the_records() -> None:
-    choice = read_choice(Path(__file__).parents[2] / "results")
-    best = max(mean_worst(choice, rule.title) for rule in RULES)
-    assert mean_worst(choice, CHOSEN.title) >= best - 0.002
-
-
-# ---- the page -----------------------------------------------------------------------------------
-
-
-def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> None:
-    page = page_text(made_up)
-    assert "| +0.060 [-0.067, +0.187] | 2 | +0.050 | yes, not sure |" in page
-    row = "| **a2d on strangers** | mutual information | 0.780, +0.020 [-0.107, +0.147] |"
-    assert row in page
-    assert "kmnist (settled on)" in page
-    assert "- MNIST: not run; `python -m reproductions.strangers --settings mnist` runs it." in page
-    assert "- Fashion-MNIST: 2 of 5 seeds of deep_ensemble, scratch, tuned;" in page
-    for scores in made_up[3]["auroc"].values():
-        del scores["pds"]
-    assert "- Fashion-MNIST: pds of tuned in 1 of 2 seeds." in page_text(made_up)
-
-
-def test_the_committed_page_is_that_of_the_committed_records() -> None:
-    folder = Path(__file__).parents[2] / "results"
-    fitted = regression.read_regression(folder), estimators.read_estimators(folder)
-    page = page_text(read_records(folder / "strangers"), read_choice(folder), *fitted)
-    assert page == (folder / "strangers.md").read_text()
-
-
-def test_a_page_needs_records(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there are no records in"):
-        write_page(tmp_path)
-
-
-def test_every_setting_names_contenders_that_are_planned_once() -> None:
-    for name in SETTINGS:
-        planned = cells.planned(name)
-        assert len(planned) == len(set(planned))
-        assert {cell.contender for cell in planned} <= set(CONTENDERS)
-    assert not any(cell.contender == "tuned_phase" for cell in cells.planned("features"))
-
-
-def test_changed_rows_differ_in_what_their_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = torch.full((50, 2), 3.0)
-    monkeypatch.setattr(estimators, "other_numbers", lambda *_: foreign)
-    chance = np.random.default_rng(0)
-    train = pd.DataFrame({"a": chance.normal(5, 2, 200), "b": chance.normal(size=200), "c": "text"})
-    test = train.iloc[:50]
-    changed = estimators.change_rows(test, train, chance, "vowel")
-    far = train[["a", "b"]].mean() + 10 * train[["a", "b"]].std()
-    hit = np.isclose(changed["extreme"][["a", "b"]], far)
-    assert (hit.sum(1) == 1).all()
-    assert hit.any(0).all()
-    noise = (changed["noise"][["a", "b"]] - test[["a", "b"]]) / train[["a", "b"]].std()
-    np.testing.assert_allclose(noise.std(), 0.5, atol=0.15)
-    for column in train:
-        assert sorted(changed["permuted"][column]) == sorted(test[column])
-    assert not changed["permuted"]["a"].equals(test["a"])
-    scaled = (changed["other_table"][["a", "b"]] - train[["a", "b"]].mean()) / train[
-        ["a", "b"]
-    ].std()
-    np.testing.assert_allclose(scaled, 3.0)
-    assert all((rows["c"] == "text").all() for rows in changed.values())
+def test_a_rule_that_is_further_ahead_contradicts_the_choice() -> None:
+    singles = {name: {"svhn": 0.8} for name in SINGLE}
+    both = {"mutual_information": {"svhn": 0.9}, "tuned/mutual_information": {"svhn": 0.9}}
+    rules = {
+        name: {rule.title: {"svhn": 0.88} for rule in RULES}
+        for name in ("deep ensemble", "tuned copy")
+    }
+    result = {"single": {**singles, **both}, "rules": rules}
+    records: list[Record] = [{"cell": {"setting": "settling", "seed": 100}, "result": result}]
+    assert among_best(records).verdict == "holds"
+    for own in rules.values():
+        own[RULES[0].title] = {"svhn": 0.89}
+    found = among_best(records)
+    assert (found.verdict, found.measured) == ("contradicted", "-0.0200, best -0.0100")
