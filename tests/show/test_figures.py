@@ -101,11 +101,8 @@ def test_codependence_and_debiased_share_are_those_of_the_library(
 
 def test_matrices_are_those_of_the_predictions(contents: Contents, runs: list[Path]) -> None:
     plot = made("members", contents)
-    assert [view.choice[0].partition(",")[0] for view in plot.views] == [
-        "disagreement",
-        "error correlation",
-        "attack transfer",
-    ]
+    measures = [view.choice[0].partition(",")[0] for view in plot.views]
+    assert measures == ["disagreement", "error correlation", "attack transfer"]
     matrix = plot.views[0].plot.panels[1]
     assert isinstance(matrix, Matrix)
     kept = ds.Predictions.load(runs[1] / "predictions" / "test.safetensors")
@@ -156,10 +153,8 @@ def test_attacks_start_at_the_clean_accuracy(contents: Contents, runs: list[Path
     assert (line.x[0], line.y[0]) == (0.0, record["clean_accuracy"]["accuracy"])
     assert list(line.y[1:]) == curve["accuracy"]
     assert (point.kind, point.y[0]) == ("points", record["budgets"][0]["accuracy"])
-    assert {view.choice[0] for view in made("accuracy-steps", contents).views} == {
-        "steps",
-        "restarts",
-    }
+    over = {view.choice[0] for view in made("accuracy-steps", contents).views}
+    assert over == {"steps", "restarts"}
 
 
 def test_the_explorer_moves_over_the_same_points(contents: Contents, folders: Path) -> None:
@@ -255,9 +250,8 @@ def test_repeats_of_a_sweep_are_compared_one_by_one(contents: Contents, folders:
         number = point.numbers["ensemble_error"]
         assert number.parts is not None
         cells = sorted((folders / "sweeps" / "beta" / "cells").glob(f"beta={point.x:g}+*.json"))
-        values = [
-            json.loads(cell.read_text())["result"]["test"]["ensemble_error"] for cell in cells
-        ]
+        tests = [json.loads(cell.read_text())["result"]["test"] for cell in cells]
+        values = [test["ensemble_error"] for test in tests]
         assert number.parts.tolist() == pytest.approx(values)
 
 

@@ -9,18 +9,7 @@ import pytest
 import torch
 
 from dissensus.detection import Divergent, Example, Study, compare
-from dissensus.show import (
-    Image,
-    Matrix,
-    Panel,
-    Plot,
-    Rule,
-    Series,
-    Text,
-    draw,
-    histogram,
-    save,
-)
+from dissensus.show import Image, Matrix, Panel, Plot, Rule, Series, Text, draw, histogram, save
 from dissensus.show.detection import divergent_plot, histogram_plot, roc_plot
 from dissensus.show.plot import plot_json
 
@@ -143,10 +132,8 @@ def test_examples_tell_truth_prediction_and_dissent() -> None:
     assert (bold.get_text(), bold.get_fontweight()) == (r"comic \$book", "bold")
     assert top.get_xlabel() == "\nhat, mask"
     assert bottom.get_title() == "0.1"
-    assert [top.get_ylabel(), bottom.get_ylabel()] == [
-        "most\ndivergent\nby pds (test)",
-        "least\ndivergent\nby pds (test)",
-    ]
+    sides = [f"{kind}\ndivergent\nby pds (test)" for kind in ("most", "least")]
+    assert [top.get_ylabel(), bottom.get_ylabel()] == sides
 
 
 def test_pixels_of_images() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dissensus import runs
@@ -40,7 +38,6 @@ def run(
     limit: int = plan.ATTACKED,
     attacks: Sequence[str] = plan.STRONG,
     seed: int = 0,
-    threads: int = 1,
 ) -> dict[str, ContenderResult]:
     """Train and test every contender, print the comparison and write the page to ``out``.
 
@@ -50,27 +47,24 @@ def run(
     place, console, contenders = Path(out), InertConsole(), plan.CONTENDERS
     folders = {key: place / _RUNS / key for key in contenders}
     _clear(place)
-    with _threads(threads):
-        console.print(
-            f"Dissensus: {len(contenders)} ways to train {plan.SETTINGS['members']} small "
-            "networks on the digits 0 to 7; 8 and 9 are held out"
-        )
-        with ProgressBar("demo", total=4 * len(contenders) + 2) as bar:
-            for key, folder in folders.items():
-                tick = bar.begin(f"train {contenders[key].name}")
-                _train(contenders[key], folder, epochs, seed, tick)
-            _sweep(place / _SWEEP, epochs, seed, bar.begin("sweep β"))
-            for key, folder in folders.items():
-                bar.begin(f"diagnose {contenders[key].name}")
-                runs.diagnose(folder, device="cpu").save()
-            for key, folder in folders.items():
-                bar.begin(f"detect with {contenders[key].name}")
-                _detect(folder, contenders[key].objective, seed)
-            for key, folder in folders.items():
-                bar.begin(f"attack {contenders[key].name}")
-                _attack(folder, limit, attacks, seed)
-            bar.begin("report")
-            page = _page(place, folders)
+    runs.use_threads(1)  # networks this small are slower on more
+    console.print(
+        f"Dissensus: {len(contenders)} ways to train {plan.SETTINGS['members']} small "
+        "networks on the digits 0 to 7; 8 and 9 are held out"
+    )
+    with ProgressBar("demo", total=4 * len(contenders) + 2) as bar:
+        for key, folder in folders.items():
+            contender = contenders[key]
+            _train(contender, folder, epochs, seed, bar.begin(f"train {contender.name}"))
+            bar.begin(f"diagnose {contender.name}")
+            runs.diagnose(folder, device="cpu").save()
+            bar.begin(f"detect with {contender.name}")
+            _detect(folder, contender.objective, seed)
+            bar.begin(f"attack {contender.name}")
+            _attack(folder, limit, attacks, seed)
+        _sweep(place / _SWEEP, epochs, seed, bar.begin("sweep β"))
+        bar.begin("report")
+        page = _page(place, folders)
     outcomes = _outcomes(folders)
     _print_summary(console, outcomes, page, len(attacks) + 1)
     return outcomes
@@ -196,14 +190,3 @@ def _clear(place: Path) -> None:
     for name in (_RUNS, _SWEEP, _REPORT):
         shutil.rmtree(place / name, ignore_errors=True)
     write_text(place / MARK, json.dumps({"made by": "dissensus demo"}) + "\n")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Limit the threads of torch: networks this small are slower on more than one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

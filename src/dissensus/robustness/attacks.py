@@ -117,11 +117,9 @@ def paper(like: str = "mnist") -> Protocol:
     texts = [f"fgsm:eps={eps}" for eps in wanted.get("fgsm", ())]
     for name in ("bim", "pgd", "mim"):
         texts += [f"{name}:eps={eps},steps=10,step=0.1,early=false" for eps in wanted["iterative"]]
-    theta = wanted.get("theta", (0.2,))[0]
-    texts += [
-        f"jsma:theta={theta},gamma={gamma},variant=original,early=false"
-        for gamma in wanted.get("gamma", ())
-    ]
+    for theta in wanted.get("theta", ()):
+        jsma = f"jsma:theta={theta},variant=original,early=false"
+        texts += [f"{jsma},gamma={gamma}" for gamma in wanted["gamma"]]
     shared = "searches=1,steps=1000,lr=0.01,confidence=0.1"
     texts += [f"cw:c={c},{shared}" for c in wanted.get("cw", ())]
     texts += [f"ead:c={c},{shared},beta=0.01" for c in wanted.get("ead", ())]
@@ -164,11 +162,9 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
 
 def choose_protocol(attacks: Sequence[str | Attack] | None, protocol: Protocol | None) -> Protocol:
     """The attacks that :func:`dissensus.robustness.evaluate` is asked for."""
-    protocols = []
-    if protocol is not None:
-        if not isinstance(protocol, Protocol):
-            raise ValueError(f"protocol must be one such as standard(0.1), got {protocol!r}")
-        protocols.append(protocol)
+    if not isinstance(protocol, Protocol | None):
+        raise ValueError(f"protocol must be one such as standard(0.1), got {protocol!r}")
+    protocols = [] if protocol is None else [protocol]
     if attacks is not None:
         attacks = [attacks] if isinstance(attacks, str | Attack) else attacks
         own = tuple(parse(attack) for attack in attacks)

@@ -51,24 +51,6 @@ class AdversarialDetection(Tabular):
         kinds = f"{self.adversarial} adversarial and {self.clean} clean inputs"
         return f"{len(self.plain)} scores, {kinds}, {self.attack}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for a JSON record: AUROC with its interval, counts."""
-
-        def numbers(detections: Mapping[str, Detection]) -> dict[str, Any]:
-            return {
-                name: {"auroc": d.auroc.value, "low": d.auroc.low, "high": d.auroc.high}
-                for name, d in detections.items()
-            }
-
-        return {
-            "attack": self.attack,
-            "clean": self.clean,
-            "adversarial": self.adversarial,
-            "plain": numbers(self.plain),
-            "adaptive": numbers(self.adaptive),
-            "adaptive_adversarial": dict(self.adaptive_adversarial),
-        }
-
 
 def _columns(kind: str, detection: Detection | None) -> dict[str, float | None]:
     auroc = None if detection is None else detection.auroc
