@@ -58,8 +58,9 @@ class Thresholds:
     members, which did not see all of it. Joint training leaves examples to single members and
     turns this round. There is no bound either: suspicious.
 
-    Measured by ``python -m benchmarks.verdict --trained`` on seeds that were not used to choose
-    the constants; 3 to 20 members and 300 examples where planted, ten seeds where trained:
+    Measured by ``python -m reproductions.diagnosis.verdict --trained`` on seeds that were not used
+    to choose the constants; 3 to 20 members and 300 examples where planted, ten seeds where
+    trained:
 
     - Independent: no planted family but the biased ones is ever called colluding, and 7% of the
       bagged suspicious. Of 230 ensembles of networks trained independently or with β = 0.5, also

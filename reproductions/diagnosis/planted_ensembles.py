@@ -1,6 +1,7 @@
 """Planted ensembles, whose collusion or lack of it is known, and the verdicts on them.
 
-``python -m benchmarks.verdict`` prints the rates, with ``--trained`` those of networks too.
+``python -m reproductions.diagnosis.verdict`` prints the rates, with ``--trained`` those of
+networks too.
 """
 
 from __future__ import annotations

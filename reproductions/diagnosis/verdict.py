@@ -1,9 +1,10 @@
-"""Rates of right verdicts of ``diagnostics.judge``: ``python -m benchmarks.verdict [--trained]``.
+"""Rates of right verdicts of ``diagnostics.judge``.
 
-On planted ensembles, and with ``--trained`` on small networks on scikit-learn's data too. The loop
-is the shortest that trains several ensembles of one shape at once; :mod:`dissensus.training` is the
-real one. The thresholds were chosen with other seeds (planted: 0 and 1; trained: 0 to 5 and 100 to
-109) than are printed here.
+``python -m reproductions.diagnosis.verdict [--trained]`` prints them: on planted ensembles, and
+with ``--trained`` on small networks on scikit-learn's data too. The loop is the shortest that
+trains several ensembles of one shape at once; :mod:`dissensus.training` is the real one. The
+thresholds were chosen with other seeds (planted: 0 and 1; trained: 0 to 5 and 100 to 109) than are
+printed here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from benchmarks.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 from dissensus.diagnostics import THRESHOLDS, Split, Thresholds, judge
+from reproductions.diagnosis.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 
 __all__ = ["JOINT", "SEPARATE", "Family", "train", "trained_rates"]
 
