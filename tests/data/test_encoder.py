@@ -84,18 +84,6 @@ def test_a_common_value_takes_one_edge() -> None:
     np.testing.assert_array_equal(Encoder.fit(column, NUMBER, bins=4).edges[0], [0, 1, 3, 6, 8])
 
 
-def test_packed_rows_hold_all_that_inputs_need() -> None:
-    rng = np.random.default_rng(0)
-    x = np.column_stack([rng.normal(size=30), rng.random(30) < 0.5])
-    encoder = Encoder.fit(x, np.array([True, False]), bins=4)
-    packed = encoder.pack(x)
-    assert packed.shape == (30, 3)
-    source, slope, offset, low, high = encoder.lines
-    np.testing.assert_allclose(
-        np.clip(packed[:, source] * slope - offset, low, high), encoder(x), atol=1e-14
-    )
-
-
 @pytest.mark.parametrize("factor", [1.0, 0.1])
 def test_a_weight_is_a_repetition(factor: float) -> None:
     rng = np.random.default_rng(1)

@@ -254,9 +254,9 @@ def test_a_transform_resizes_then_normalizes() -> None:
         ("imagnet", r"no transform 'imagnet'; did you mean 'imagenet'\?"),
         ("imagenet:sise=3", "no setting 'sise'; did you mean 'size'"),
         ("imagenet:size=big", "size must be an integer, got 'big'"),
-        ("none:size=0", "size must be a positive number"),
+        ("none:size=0", "size must be an integer of at least 1, got 0"),
         ("none:mean=1", "mean and std must be given together"),
-        ("none:mean=1,std=0", "std positive"),
+        ("none:mean=1,std=0", "std must be a finite number greater than 0, got 0.0"),
     ],
 )
 def test_a_wrong_transform_is_said(text: str, message: str) -> None:

@@ -49,17 +49,12 @@ def test_every_kind_is_found_and_said() -> None:
         "is empty)"
     )
     assert preparation.scaled.tolist() == [name in SCALED for name in preparation.features]
+    back = Preparation.from_dict(json.loads(json.dumps(preparation.to_dict())))
+    assert back == preparation
+    np.testing.assert_array_equal(back.encode(table()), preparation.encode(table()))
 
 
 SCALED = ("size", "open", "sold.days", "seen.days")
-
-
-def test_json_brings_it_back_exactly() -> None:
-    raw = raw_columns(table())
-    preparation = Preparation.fit(raw)
-    back = Preparation.from_dict(json.loads(json.dumps(preparation.to_dict())))
-    assert back == preparation
-    np.testing.assert_array_equal(back.encode(raw), preparation.encode(raw))
 
 
 def test_dates_are_days_places_on_circles_and_a_calendar() -> None:

@@ -10,7 +10,6 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from dissensus.data.column_values import list_names
 from dissensus.data.dataset import OnDisk, Rows, check_classes, missing_extra
 from dissensus.data.images import MAX_PIXELS
 from dissensus.data.tar import decode_input, field_kind, finite_numbers
+from dissensus.tools.files import max_bytes
+from dissensus.tools.files.access import read_regular
 from dissensus.tools.specs import check_choice, check_integer
 
 #: The most processes that read, and the most classes.
@@ -168,7 +169,7 @@ class Examples(OnDisk):
             raw = value.get("bytes") if isinstance(value, dict) else value
             where = path or f"row {int(row)} of {self.name}"
             if raw is None and path:
-                raw = _file_content(path)
+                raw = read_regular(path, max_bytes())
             if raw is None:
                 raise ValueError(f"{where} has no {self.kind}")
             named.append((raw, where))
@@ -177,13 +178,6 @@ class Examples(OnDisk):
     def _decode(self, value: tuple[bytes, str]) -> NDArray[Any]:
         raw, where = value
         return decode_input(raw, self.kind, self.reading.size, where, self.reading.max_pixels)
-
-
-def _file_content(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 # ---- columns ------------------------------------------------------------------------------------

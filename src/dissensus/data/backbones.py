@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from dissensus.data.images import fit_images
 from dissensus.models import resolve, split
-from dissensus.tools.specs import check_name, read_settings, split_spec
+from dissensus.tools.specs import check_integer, check_name, check_number, read_settings, split_spec
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,15 @@ class Transform:
     std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.size is not None and (type(self.size) is not int or self.size < 1):
-            raise ValueError(f"size must be a positive number of pixels, got {self.size!r}")
-        if (self.mean is None) != (self.std is None):
-            raise ValueError("mean and std must be given together")
-        if self.mean is not None and self.std is not None:
-            if len(self.mean) != len(self.std):
-                raise ValueError(f"mean and std must be as long, got {self.mean}, {self.std}")
-            if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
-                raise ValueError(f"mean must be finite and std positive, got {self}")
+        if self.size is not None:
+            check_integer("size", self.size)
+        mean, std = self.mean or (), self.std or ()
+        if len(mean) != len(std):
+            raise ValueError(f"mean and std must be given together and as long, got {self}")
+        for each in mean:
+            check_number("mean", each)
+        for each in std:
+            check_number("std", each, above=0)
 
     @classmethod
     def parse(cls, text: str) -> Transform:
