@@ -114,7 +114,9 @@ def test_columns_of_a_large_table_are_estimated_in_parts(monkeypatch: pytest.Mon
 
 
 def test_load_table_knows_its_tables() -> None:
-    with pytest.raises(ValueError, match=r"no table 'wines'; did you mean 'wine'\?"):
+    with pytest.raises(ValueError, match=r"no data set 'wines'; did you mean 'wine'\?"):
         load_table("wines")
+    with pytest.raises(ValueError, match="digits is no table; known are breast_cancer, wine"):
+        load_table("digits")
     with pytest.raises(ValueError, match="'wine' has no option 'verify'"):
         load_table("wine", verify=False)

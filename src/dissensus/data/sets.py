@@ -119,15 +119,11 @@ def load_table(
     >>> load_table("diabetes")
     Table('diabetes': regression, 442 rows, 10 columns)
     """
-    tables = [*EMBEDDED_TABLES, *UCI_TABLES]
-    is_file = Path(name_or_path).suffix.lower() in TABLE_SUFFIXES
-    if not is_file and dataset_name(name_or_path) not in tables:
-        hint = nearest(str(name_or_path).lower(), tables)
-        ends = ", ".join(TABLE_SUFFIXES)
-        raise ValueError(f"there is no table {str(name_or_path)!r}; {hint} (files end in {ends})")
     request = Request(data_places(data_dir), download=download)
     table = _find_loader(name_or_path, options)(request)
-    assert isinstance(table, Table)
+    if not isinstance(table, Table):
+        known = ", ".join([*EMBEDDED_TABLES, *UCI_TABLES, *TABLE_SUFFIXES])
+        raise ValueError(f"{name_or_path} is no table; known are {known}")
     return table
 
 

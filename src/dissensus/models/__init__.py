@@ -32,6 +32,7 @@ from dissensus.models.layers import NORMS, InputNormalize, ScaledLinear
 from dissensus.models.network_split import split
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
 from dissensus.tools.import_paths import resolve
+from dissensus.tools.modules import eval_mode
 from dissensus.tools.specs import check_keys, nearest
 
 __all__ = [
@@ -191,15 +192,11 @@ def _parameters(build: Callable[..., Any]) -> list[str]:
 
 def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], outputs: int) -> None:
     """Run two examples in evaluation mode, which changes neither weights nor random state."""
-    training = member.training
-    member.eval()
     try:
-        with torch.no_grad():
+        with eval_mode(member), torch.no_grad():
             result = member(torch.zeros(2, *input_shape))
     except RuntimeError as error:
         raise ValueError(f"{model} cannot take a batch {(2, *input_shape)}: {error}") from error
-    finally:
-        member.train(training)
     got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
     if got != (2, outputs):
         wanted = f"[batch, outputs] = {(2, outputs)}, got {got}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from dissensus.models.layers import LeafTracer
+from dissensus.tools.modules import eval_mode
 from dissensus.tools.specs import check_choice, nearest
 
 Values = dict[fx.Node, fx.Node]
@@ -195,14 +196,7 @@ def _fixed_weights(head: nn.Module) -> list[str]:
 
 
 def _check_equal(network: nn.Module, backbone: nn.Module, head: nn.Module, example: Tensor) -> None:
-    modes = [(module, module.training) for module in (*network.modules(), *head.modules())]
-    network.eval()
-    head.eval()
-    try:
-        with torch.no_grad():
-            wanted, got = network(example), head(backbone(example))
-    finally:
-        for module, training in modes:
-            module.training = training
+    with eval_mode(network), eval_mode(head), torch.no_grad():
+        wanted, got = network(example), head(backbone(example))
     if wanted.shape != got.shape or not torch.allclose(wanted, got, rtol=1e-4, atol=1e-5):
         raise ValueError("backbone and head differ from the network: keep= drops too much")
