@@ -1,5 +1,5 @@
-"""Reproductions of three papers: their tables and figures as experiments, with claims as checks.
+"""Reproductions of three papers, and studies of our own: experiments with claims as checks.
 
-``registry.EXPERIMENTS`` names all experiments, ``reproduce.reproduce`` runs them, and
-``base`` says what an experiment is.
+``registry.EXPERIMENTS`` names all experiments, ``experiment`` says what an experiment is, and
+``python -m reproductions`` runs them.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from dissensus.show import AnyPanel, Image, Matrix, Panel, Plot, Rule, Series, T
 from dissensus.show import draw as draw
 from dissensus.show import histogram as histogram
 from dissensus.show import save as save
-from reproductions.statistics import mean_interval
+from reproductions.statistics import Estimate, mean_interval
 
 __all__ = [
     "AnyPanel",
@@ -30,23 +30,10 @@ __all__ = [
 ]
 
 
-class Estimated(Protocol):
-    """A mean with its interval, from so many ``runs``."""
-
-    @property
-    def mean(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def runs(self) -> int: ...
-
-
 def estimates(
     name: str,
     x: Sequence[float] | Sequence[str],
-    values: Sequence[Estimated],
+    values: Sequence[Estimate],
     style: int | str = 0,
     kind: Literal["line", "points", "bars"] = "line",
     *,

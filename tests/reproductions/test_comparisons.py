@@ -54,6 +54,13 @@ def test_a_quantity_is_read_by_seed_and_left_out_where_it_was_not_measured() -> 
     assert interval_text([1.0, 2.0, 3.0], "{:.1f}") == "2.0 [-0.5, 4.5]"
 
 
+def test_a_series_has_intervals_where_there_are_several_runs() -> None:
+    several, single = JOINT.of(runs(1.0)), [record(0.0, 0, 0.5)]
+    series = ERROR.series("a", [1.0, 2.0], [several, several], 2, limits=(2.5, 3.5))
+    assert (series.y, series.low, series.high) == ([pytest.approx(3.01)] * 2, [2.5] * 2, [3.5] * 2)
+    assert ERROR.series("a", [1.0, 2.0], [several, single]).low is None
+
+
 def test_records_are_grouped_and_filtered_by_the_settings_of_their_cells() -> None:
     both = runs(1.0) + runs(1.0, "cifar10")
     assert list(group_by_data(both)) == ["digits", "CIFAR-10"]

@@ -1,6 +1,7 @@
 """The two exact experiments: what they find, and that what is false would be found false."""
 
 import copy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,64 +19,73 @@ EXPECTED = {
 }
 
 
+EXPERIMENTS = (gat.EXPERIMENT, gradients.EXPERIMENT)
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     out = tmp_path_factory.mktemp("exact")
     return {
         one.name: run_study(one.study, "collusion", "smoke", {}, out, progress=False).cells
-        for one in (gat.EXPERIMENT, gradients.EXPERIMENT)
+        for one in EXPERIMENTS
     }
 
 
-@pytest.mark.parametrize("experiment", [gat.EXPERIMENT, gradients.EXPERIMENT], ids=["gat", "grad"])
-def test_the_verdicts(
-    experiment: Any, records: dict[str, list[dict[str, Any]]], tmp_path: Path
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
+def test_the_verdicts(experiment: Any, records: dict[str, list[dict[str, Any]]]) -> None:
+    verdicts = [claim.check(records[experiment.name]).verdict for claim in experiment.claims]
+    assert dict(Counter(verdicts)) == EXPECTED[experiment.name]
+
+
+PLANTED = [
+    ("gat", "GAT is", "members=3", ("theorem_d1_gradient",), 1e-6),
+    ("gat", "With the mean of the other", "members=3", ("theorem_d3_value",), 1e-6),
+    ("gat", "γ = α", "members=2", ("printed_gamma",), 1e-3),
+    ("gat", "Σ_j", "members=5", ("lemma_d2",), 0.1),
+    ("gat", "β at α", "curves", ("beta_of_step_0_1",), [0.0, 0.5]),
+    ("gat", "α grows", "curves", ("alpha_near_one",), [1.0, 2.0, 3.0, 4.0]),
+    ("gat", "Given targets", "members=2", ("detached_gradient",), 0.5),
+    ("gat", "γ reaches 1", "curves", ("peaks", "2", "falls_after"), False),
+    ("gradients", "Table 2", "draws", ("most", "score_loss"), 1e-3),
+    ("gradients", "The closed gradients", "draws", ("most", "probability_gradient"), 1e-3),
+    ("gradients", "Independent training: a", "draws", ("most", "independent_dependence"), 1e-9),
+    ("gradients", "Independent training: a", "draws", ("least", "independent_spread"), 0.0),
+    ("gradients", "Averaged probabilities", "draws", ("least", "probability_spread"), 0.0),
+    ("gradients", "Averaged probabilities", "draws", ("least", "probability_dependence"), 0.0),
+    ("gradients", "Averaged scores", "draws", ("most", "score_spread"), 0.1),
+    ("gradients", "The joint loss", "draws", ("most", "score_minus_independent"), 0.1),
+    ("gradients", "Joint training", "offsets", ("joint_slope_at_colluding",), 0.1),
+    ("gradients", "Joint training", "offsets", ("joint_curvature_beyond_first",), 0.1),
+    ("gradients", "Mean ERR", "offsets", ("ratio_far",), [0.5, 0.6, 0.7, 0.8, 0.9]),
+    # These are contradicted, and would hold:
+    ("gradients", "Independent training: the", "offsets", ("independent_slope_at_zero",), 0.0),
+    ("gradients", "The cross term", "offsets", ("cross_term_printed",), 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "start", "cell", "keys", "value"), PLANTED)
+def test_a_planted_deviation_turns_the_verdict(
+    name: str,
+    start: str,
+    cell: str,
+    keys: tuple[str, ...],
+    value: Any,
+    records: dict[str, list[dict[str, Any]]],
 ) -> None:
-    counts: dict[str, int] = {}
-    for claim in experiment.claims:
-        verdict = claim.check(records[experiment.name]).verdict
-        counts[verdict] = counts.get(verdict, 0) + 1
-    assert counts == EXPECTED[experiment.name]
+    check = claim_of(name, start)
+    planted = copy.deepcopy(records[name])
+    result = next(r for r in planted if cell in (r["name"], r["cell"].get("kind")))["result"]
+    for key in keys[:-1]:
+        result = result[key]
+    result[keys[-1]] = value
+    turned = {"holds": "contradicted", "contradicted": "holds"}
+    assert check(planted).verdict == turned[check(records[name]).verdict]
 
 
-@pytest.mark.parametrize("experiment", [gat.EXPERIMENT, gradients.EXPERIMENT], ids=["gat", "grad"])
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
-def test_every_scale_is_planned_and_described(experiment: Any, scale: str) -> None:
-    planned = experiment.study.cells(scale, {})
-    assert len({cell["name"] for cell in planned}) == len(planned)
-    assert experiment.study.cost[scale]
-    few = experiment.study.cells(scale, {"draws": 3})
-    assert {cell["draws"] for cell in few if "draws" in cell} == {3}
-    with pytest.raises(ValueError, match="draws must be an integer of at least 1"):
-        experiment.study.cells(scale, {"draws": 0})
-
-
-def claim_of(experiment: Any, start: str) -> Any:
-    (found,) = [claim for claim in experiment.claims if claim.text.startswith(start)]
+def claim_of(name: str, start: str) -> Any:
+    claims = {one.name: one.claims for one in EXPERIMENTS}[name]
+    (found,) = [claim for claim in claims if claim.text.startswith(start)]
     return found.check
-
-
-@pytest.mark.parametrize(
-    ("start", "where", "value"),
-    [
-        ("GAT is", ("members=3", "theorem_d1_gradient"), 1e-6),
-        ("With the mean of the other", ("members=3", "theorem_d3_value"), 1e-6),
-        ("γ = α", ("members=2", "printed_gamma"), 1e-3),
-        ("Σ_j", ("members=5", "lemma_d2"), 0.1),
-        ("β at α", ("curves", "beta_of_step_0_1"), [0.0, 0.5]),
-        ("α grows", ("curves", "alpha_near_one"), [1.0, 2.0, 3.0, 4.0]),
-        ("Given targets", ("members=2", "detached_gradient"), 0.5),
-        ("γ reaches 1", ("curves", "peaks"), {"2": {"alpha": 1, "gamma": 1, "falls_after": False}}),
-    ],
-)
-def test_a_planted_deviation_turns_the_verdict_on_gat(
-    start: str, where: tuple[str, str], value: Any, records: dict[str, list[dict[str, Any]]]
-) -> None:
-    check = claim_of(gat.EXPERIMENT, start)
-    assert check(records["gat"]).verdict == "holds"
-    planted = copy.deepcopy(records["gat"])
-    next(r for r in planted if r["name"] == where[0])["result"][where[1]] = value
-    assert check(planted).verdict == "contradicted"
 
 
 def test_claims_on_gat_that_fail_would_hold_on_other_records(
@@ -90,52 +100,9 @@ def test_claims_on_gat_that_fail_would_hold_on_other_records(
         else:
             record["result"]["detached_with_beta_of_d1_direction"] = 0.0
     for start in ("γ falls with M for steps of any", "Training on moved targets"):
-        check = claim_of(gat.EXPERIMENT, start)
+        check = claim_of("gat", start)
         assert check(records["gat"]).verdict == "contradicted"
         assert check(planted).verdict == "holds"
-
-
-@pytest.mark.parametrize(
-    ("start", "side", "key", "value"),
-    [
-        ("Table 2", "most", "score_loss", 1e-3),
-        ("The closed gradients", "most", "probability_gradient", 1e-3),
-        ("Independent training: a member", "most", "independent_dependence", 1e-9),
-        ("Independent training: a member", "least", "independent_spread", 0.0),
-        ("Averaged probabilities", "least", "probability_spread", 0.0),
-        ("Averaged probabilities", "least", "probability_dependence", 0.0),
-        ("Averaged scores", "most", "score_spread", 0.1),
-        ("The joint loss", "most", "score_minus_independent", 0.1),
-    ],
-)
-def test_a_planted_deviation_turns_the_verdict_on_gradients(
-    start: str, side: str, key: str, value: float, records: dict[str, list[dict[str, Any]]]
-) -> None:
-    check = claim_of(gradients.EXPERIMENT, start)
-    assert check(records["gradients"]).verdict == "holds"
-    planted = copy.deepcopy(records["gradients"])
-    next(r for r in planted if r["cell"]["kind"] == "draws")["result"][side][key] = value
-    assert check(planted).verdict == "contradicted"
-
-
-@pytest.mark.parametrize(
-    ("start", "key", "value", "before"),
-    [
-        ("Joint training", "joint_slope_at_colluding", 0.1, "holds"),
-        ("Joint training", "joint_curvature_beyond_first", 0.1, "holds"),
-        ("Mean ERR", "ratio_far", [0.5, 0.6, 0.7, 0.8, 0.9], "holds"),
-        ("Independent training: the unique", "independent_slope_at_zero", 0.0, "contradicted"),
-        ("The cross term", "cross_term_printed", 0.0, "contradicted"),
-    ],
-)
-def test_a_planted_deviation_turns_the_verdict_on_offsets(
-    start: str, key: str, value: Any, before: str, records: dict[str, list[dict[str, Any]]]
-) -> None:
-    check = claim_of(gradients.EXPERIMENT, start)
-    assert check(records["gradients"]).verdict == before
-    planted = copy.deepcopy(records["gradients"])
-    next(r for r in planted if r["name"] == "offsets")["result"][key] = value
-    assert check(planted).verdict == {"holds": "contradicted", "contradicted": "holds"}[before]
 
 
 def test_gradients_worked_by_hand() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dissensus.show import draw
 from reproductions.collusion import dropout, gap, joint_training, sweeps
-from reproductions.collusion.images import joint_worst, late_drop
+from reproductions.collusion.images import joint_worst
 from tests.reproductions.made_up import curves
 
 EXPERIMENTS = (
@@ -99,18 +99,3 @@ def test_joint_must_be_worse_than_each_other_beta() -> None:
     assert found.verdict == "contradicted"
     assert found.effects[""].quantity.startswith("test accuracy, β = 0.5 minus β = 1")
     assert joint_worst("error")(runs).verdict == "holds"
-
-
-def test_joint_alone_decides_nothing() -> None:
-    only = [record(1.0, seed, 0.5) for seed in range(3)]
-    assert joint_worst("accuracy")(only).verdict == "not tested at this scale"
-    assert late_drop(only).verdict == "not tested at this scale"
-
-
-def test_a_late_drop_is_larger_than_an_early_one() -> None:
-    levels = {0.0: 0.8, 0.8: 0.78, 1.0: 0.6}
-    runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert late_drop(runs).verdict == "holds"
-    levels[0.8] = 0.62
-    runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert late_drop(runs).verdict == "contradicted"

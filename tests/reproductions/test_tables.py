@@ -49,12 +49,8 @@ CLAIMS = [
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
-def test_claims_hold_where_collusion_is_planted(claim: Any) -> None:
+def test_claims_hold_where_collusion_is_planted_and_fail_without_it(claim: Any) -> None:
     assert claim.check(planted(colluding=True)).verdict == "holds"
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
-def test_claims_about_collusion_fail_without_it(claim: Any) -> None:
     harmless = claim.text.startswith(("On Facebook", "It hardly matters elsewhere"))
     verdict = claim.check(planted(colluding=False)).verdict
     assert verdict in (("holds",) if harmless else ("contradicted", "undecided"))
