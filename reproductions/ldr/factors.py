@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
 from reproductions.comparisons import (
     Effect,
@@ -24,12 +22,10 @@ from reproductions.experiment import Claim, Experiment, Table
 from reproductions.figures import Panel, Plot, Rule, Series, estimates
 from reproductions.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from reproductions.ldr.records import (
-    UNKNOWN,
     accuracy,
     mean_auroc,
     pds_auroc,
-    score_accuracy,
-    summary_cells,
+    summary_table,
     unique,
     unknown_sets,
 )
@@ -142,8 +138,7 @@ def plot_when(records: list[Record]) -> Plot:
 
     def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:
         sides = (_sides(records, factor, contender) for factor in factors)
-        gained = (list(quantity.differences(*pair).values()) for pair in sides)
-        values = [mean_interval([float(np.mean(one)) for one in some]) for some in gained]
+        values = [mean_interval(list(quantity.differences(*pair).values())) for pair in sides]
         return estimates(name, factors, values, style, "points")
 
     sets = list(enumerate(unknown_sets(_runs(records, _USUAL, "deep-ensemble"))))
@@ -166,16 +161,13 @@ def plot_when(records: list[Record]) -> Plot:
 
 
 def when_table(records: list[Record]) -> Table:
-    """Accuracy, #unique and AUROC of PDS of each contender at each factor."""
-    rows = []
-    for factor in _factors_in(records):
-        for contender in CONTENDERS:
-            runs = _runs(records, factor, contender)
-            if runs:
-                cells = summary_cells(runs, accuracy, score_accuracy, unique)
-                rows.append([factor, _NAMES[contender], *cells])
-    header = ["setting", "method", "test accuracy", "averaged logits", "#unique", *UNKNOWN]
-    return Table(header, rows, labels=2)
+    """Every contender at each factor."""
+    rows = {
+        (factor, _NAMES[contender]): _runs(records, factor, contender)
+        for factor in _factors_in(records)
+        for contender in CONTENDERS
+    }
+    return summary_table(["setting", "method"], rows)
 
 
 WHEN = Experiment(
@@ -237,10 +229,10 @@ def _constant_cost(records: list[Record]) -> Finding:
     """With two members drawn per batch, an epoch of the most members costs as one of five."""
     most = _sizes_in(records)[-1]
     many, few = (_SECONDS.values(_of_size(records, size)) for size in (most, 5))
-    both = sorted(many.keys() & few.keys())
-    if not both:
+    ratios = [many[seed] / few[seed] for seed in sorted(many.keys() & few.keys())]
+    if not ratios:
         return Finding(CANNOT, "no runs of both sizes")
-    ratio = mean_interval([many[seed] / few[seed] for seed in both])
+    ratio = mean_interval(ratios)
     quantity = f"CPU time with {most} members over that with 5, |I| = 2"
     return found(Effect(quantity, ratio, "{:.2f}", judge_within(ratio, high=1.25)))
 
@@ -250,8 +242,8 @@ def plot_size(records: list[Record]) -> Plot:
 
     def line(quantity: Quantity, method: str, style: int, name: str, **options: Any) -> Series:
         sizes = _sizes_in(records, method)
-        means = [quantity.estimate(_of_size(records, size, method)).mean for size in sizes]
-        return Series(name, sizes, means, style, **options)
+        runs = [_of_size(records, size, method) for size in sizes]
+        return quantity.series(name, sizes, runs, style, **options)
 
     sets = unknown_sets(_of_size(records, _sizes_in(records)[0]))
 
@@ -279,19 +271,15 @@ def plot_size(records: list[Record]) -> Plot:
 
 
 def size_table(records: list[Record]) -> Table:
-    """Seconds, accuracy and AUROC of PDS for each size; Table 10's |I| for the most members."""
-    rows = []
-    for method in ("ldr", "deep-ensemble"):
-        for size in _sizes_in(records, method):
-            for active in (2, 5):
-                runs = _of_size(records, size, method, active)
-                if runs:
-                    drawn = str(active) if method == "ldr" else "all"
-                    cells = summary_cells(runs, accuracy, score_accuracy, unique)
-                    labels = [_NAMES[method], str(size), drawn, _SECONDS.text(runs)]
-                    rows.append([*labels, *cells])
-    header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "averaged logits"]
-    return Table([*header, "#unique", *UNKNOWN], rows, labels=3)
+    """Every size with its CPU seconds; Table 10's |I| for the most members."""
+    rows = {
+        (_NAMES[method], str(size), str(active) if method == "ldr" else "all"): runs
+        for method in ("ldr", "deep-ensemble")
+        for size in _sizes_in(records, method)
+        for active in (2, 5)
+        if (runs := _of_size(records, size, method, active))
+    }
+    return summary_table(["method", "members", "|I|"], rows, [_SECONDS])
 
 
 SIZE = Experiment(

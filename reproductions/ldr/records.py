@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from reproductions.comparisons import (
     exact,
     group_records,
 )
-from reproductions.experiment import Claim, Table
+from reproductions.experiment import Claim, Labels, Table
 from reproductions.ldr.contenders import contender_title
 from reproductions.study import Record
 
@@ -165,10 +165,28 @@ def quantity_on(parts: Iterable[str], quantity: QuantityOn, runs: Sequence[Recor
     return [f"{part} {quantity(part).text(runs)}" for part in parts]
 
 
-def summary_cells(runs: Sequence[Record], *quantities: QuantityOn) -> list[str]:
-    """Cells of a table: ``quantities`` on test inputs, the AUROC of PDS on each unknown set."""
-    known = [quantity("test").text(runs) for quantity in quantities]
-    return [*known, *quantity_on(unknown_sets(runs), pds_auroc, runs)]
+def summary_table(
+    labels: Sequence[str],
+    rows: Mapping[Labels, Sequence[Record]],
+    more: Sequence[Quantity] = (),
+) -> Table:
+    """For some runs by their labels: ``more``, accuracy, #unique, and the AUROC of PDS by set."""
+    known = (
+        *more,
+        replace(accuracy("test"), name="test accuracy"),
+        replace(score_accuracy("test"), name="averaged logits"),
+        unique("test"),
+    )
+    cells = [
+        [
+            *names,
+            *(quantity.text(runs) for quantity in known),
+            *quantity_on(unknown_sets(runs), pds_auroc, runs),
+        ]
+        for names, runs in rows.items()
+        if runs
+    ]
+    return Table([*labels, *(one.name for one in known), *UNKNOWN], cells, len(labels))
 
 
 # ---- cases to compare ---------------------------------------------------------------------------

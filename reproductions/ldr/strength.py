@@ -19,7 +19,6 @@ from reproductions.experiment import Claim, Experiment, Table
 from reproductions.figures import Panel, Plot
 from reproductions.ldr.contenders import STUDY
 from reproductions.ldr.records import (
-    UNKNOWN,
     Side,
     accuracy,
     best_on,
@@ -29,7 +28,7 @@ from reproductions.ldr.records import (
     pds_auroc,
     runs_by_seed,
     score_accuracy,
-    summary_cells,
+    summary_table,
     unique,
     unknown_sets,
     with_strength,
@@ -148,14 +147,12 @@ def plot(records: list[Record]) -> Plot:
 
 def table(records: list[Record]) -> Table:
     """Diversity, accuracy and detection for every λ."""
-    rows = []
-    for data in data_with(records, "ldr"):
-        for strength in _strengths(records, data):
-            runs = with_strength(records, data, "ldr", strength)
-            cells = summary_cells(runs, accuracy, score_accuracy, unique)
-            rows.append([data_title(data), f"{strength:g}", *cells])
-    header = ["data", "λ", "test accuracy", "averaged logits", "#unique", *UNKNOWN]
-    return Table(header, rows, labels=2)
+    rows = {
+        (data_title(data), f"{strength:g}"): with_strength(records, data, "ldr", strength)
+        for data in data_with(records, "ldr")
+        for strength in _strengths(records, data)
+    }
+    return summary_table(["data", "λ"], rows)
 
 
 EXPERIMENT = Experiment(
