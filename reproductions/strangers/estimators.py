@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from dissensus.detection import evaluate
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from reproductions.cells import count_option, names_option
+from reproductions.cells import Variants, seed_study
 from reproductions.comparisons import Larger, Sides, filter_records
 from reproductions.experiment import Claim, Experiment, Table
 from reproductions.statistics import over_runs
 from reproductions.strangers.settings import other_numbers
-from reproductions.study import Cell, Record, Study
+from reproductions.study import Cell, Record
 from reproductions.tables.sources import TABLES, load_table
 
 #: The tables, by whether they were settled on: those with columns of numbers enough to change.
@@ -37,16 +37,6 @@ CONFIRMED = (
 PARTS = {"settled on": SETTLED, "confirming": CONFIRMED}
 _SCORES = ("members", "distance", "both")
 _MOST_ROWS, _MOST_TEST = 6000, 800
-
-
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """A cell for each seed of each table."""
-    tables = names_option(options, "tables", (*SETTLED, *CONFIRMED))
-    return [
-        {"name": f"{table}-seed={seed}", "table": table, "seed": seed}
-        for seed in range(count_option(options, "seeds", 1 if scale == "smoke" else 3))
-        for table in (tables[:1] if scale == "smoke" else tables)
-    ]
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -150,20 +140,24 @@ def _parts(records: list[Record]) -> Sides:
     return {part: pair for part, pair in sides.items() if pair[0]}
 
 
+def _variants(tables: Sequence[str]) -> Variants:
+    return {table: {"table": table, "seed": 0} for table in tables}
+
+
 EXPERIMENT = Experiment(
     "strangers/estimators",
     "21 tables",
     "`ood_score` of the estimators: members, distance, and both",
-    Study(
+    seed_study(
         "estimators",
-        cells,
-        run,
-        options={
-            "tables": "only these tables, joined by +",
-            "seeds": "how many seeds of each table (3)",
+        {
+            "smoke": _variants((*SETTLED, *CONFIRMED)[:1]),
+            "cpu": _variants((*SETTLED, *CONFIRMED)),
+            "paper": _variants((*SETTLED, *CONFIRMED)),
         },
-        cost={"smoke": "5 s", "cpu": "15 min", "paper": "15 min"},
-        parts=("tables", "seeds"),
+        run,
+        seeds=(1, 3, 3),
+        cost=("5 s", "15 min", "15 min"),
     ),
     (
         Claim(

@@ -7,7 +7,7 @@ targets is held out and unknown, as are test rows with other numbers
 (``changed_rows``). Nothing was settled on these tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,12 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.scores import SCORES
 from dissensus.training import fit, predict
-from reproductions.cells import count_option, names_option
+from reproductions.cells import Variants, seed_study
 from reproductions.comparisons import Larger, Quantity, Runs, at, group_records, larger
 from reproductions.experiment import Claim, Experiment, Table
 from reproductions.statistics import over_runs
 from reproductions.strangers.settings import changed_rows, encode, permuted_groups
-from reproductions.study import Cell, Record, Study
+from reproductions.study import Cell, Record
 from reproductions.tables.sources import load_table
 
 TABLES = ("diamonds", "car_prices", "houseprices")
@@ -43,16 +43,6 @@ _SETS = {
     "extreme": "extreme (far)",
     "other_table": "other table (far)",
 }
-
-
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """A cell for each seed of each table."""
-    tables = names_option(options, "tables", TABLES)
-    return [
-        {"name": f"{table}-seed={seed}", "table": table, "seed": seed, "epochs": _EPOCHS}
-        for seed in range(count_option(options, "seeds", 1 if scale == "smoke" else 5))
-        for table in (tables[:1] if scale == "smoke" else tables)
-    ]
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -127,20 +117,20 @@ def _tuned_larger(key: str) -> Larger:
     return larger(first, *sides, _by_table, against=second)
 
 
+def _variants(tables: Sequence[str]) -> Variants:
+    return {table: {"table": table, "seed": 0, "epochs": _EPOCHS} for table in tables}
+
+
 EXPERIMENT = Experiment(
     "strangers/regression",
     "3 tables",
     "Regressors by the variance of their members",
-    Study(
+    seed_study(
         "regression",
-        cells,
+        {"smoke": _variants(TABLES[:1]), "cpu": _variants(TABLES), "paper": _variants(TABLES)},
         run,
-        options={
-            "tables": "only these tables, joined by +",
-            "seeds": "how many seeds of each table (5)",
-        },
-        cost={"smoke": "20 s", "cpu": "5 min", "paper": "5 min"},
-        parts=("tables", "seeds"),
+        seeds=(1, 5, 5),
+        cost=("20 s", "5 min", "5 min"),
     ),
     (
         Claim(
