@@ -11,7 +11,6 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import MemberFactory, make_factory
 from dissensus.objectives import parse
 from dissensus.training import Recipe
-from dissensus.training.batches import as_batches
 from dissensus.training.evaluation import Meter
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
@@ -88,8 +87,7 @@ def _drawn(make: MemberFactory, repeats: int) -> Result:
     def epoch(members: int) -> Callable[[], object]:
         objective, recipe = parse("ldr:active=2"), Recipe(batch_size=256)
         ens = Ensemble(make, members).train()
-        batches = as_batches((x, y), recipe.batch_size, shuffle=True, device=ens.device)
-        stream = Stream(batches, None, objective, members, ens.device, None, recipe.seed)
+        stream = Stream((x, y), objective, None, None, recipe, members, ens.device)
         trainer = Trainer(ens, objective, recipe)
 
         def steps() -> dict[str, object]:

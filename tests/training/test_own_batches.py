@@ -12,7 +12,7 @@ from dissensus.objectives import Independent
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import History, Recipe, Training, fit, fit_fleet
 from dissensus.training.batches import bootstrap_rows, derived_seed, shuffled
-from dissensus.training.stream import ORDER, make_stream
+from dissensus.training.stream import ORDER, Stream
 from tests.training.problems import blobs, dense_mlp, norm_mlp, rows, same_bits, state
 
 MEMBERS, EXAMPLES, SIZE, EPOCHS, SEED = 3, 41, 16, 2, 5
@@ -96,7 +96,7 @@ def test_bootstrap_rows_are_drawn_once_and_differ_between_members() -> None:
     seen: list[list[list[float]]] = [[] for _ in range(MEMBERS)]
     x = torch.arange(40.0)[:, None]
     recipe = Recipe(batch_size=SIZE, bootstrap=True, seed=SEED)
-    stream = make_stream(
+    stream = Stream(
         (x, torch.zeros(40)), Independent(), None, None, recipe, MEMBERS, torch.device("cpu")
     )
     for epoch in range(2):

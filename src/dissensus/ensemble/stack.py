@@ -7,7 +7,7 @@ Both executions run from it; which one is used never changes what is stored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -110,14 +110,16 @@ def call(stack: nn.Module, places: Mapping[str, str], tensors: Tensors, x: Tenso
 def places_of(stack: nn.Module) -> dict[str, str]:
     """Every place that holds a tensor, and the name that the tensor has in :func:`tensors_of`."""
     first: dict[int, str] = {}
-    places: dict[str, str] = {}
+    return {place: first.setdefault(id(tensor), place) for place, _, tensor in _every_place(stack)}
+
+
+def _every_place(stack: nn.Module) -> Iterator[tuple[str, dict[str, Any], Tensor]]:
+    """Every place that holds a tensor, the layer's registry that it is in, and the tensor."""
     for prefix, module in stack.named_modules():
         for registry in (module._parameters, module._buffers):
             for key, tensor in registry.items():
                 if tensor is not None:
-                    place = f"{prefix}.{key}" if prefix else key
-                    places[place] = first.setdefault(id(tensor), place)
-    return places
+                    yield f"{prefix}.{key}" if prefix else key, registry, tensor
 
 
 def with_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
@@ -138,14 +140,10 @@ def hooked(module: nn.Module) -> bool:
 def put_tensors(stack: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
     """Replace every parameter and buffer by ``change(name, tensor)``; tied tensors stay tied."""
     done: dict[int, Tensor] = {}
-    for prefix, module in stack.named_modules():
-        for registry in (module._parameters, module._buffers):
-            for key, tensor in registry.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in done:
-                    done[id(tensor)] = change(f"{prefix}.{key}" if prefix else key, tensor)
-                registry[key] = done[id(tensor)]
+    for place, registry, tensor in list(_every_place(stack)):
+        if id(tensor) not in done:
+            done[id(tensor)] = change(place, tensor)
+        registry[place.rpartition(".")[2]] = done[id(tensor)]
 
 
 def rebuild(module: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:

@@ -31,7 +31,7 @@ from dissensus.tools.specs import check_integer, check_number
 from dissensus.training import History, Optimizer, Recipe, Training, fit_fleet
 from dissensus.training.evaluation import Meter
 from dissensus.training.step import Trainer
-from dissensus.training.stream import make_stream
+from dissensus.training.stream import Stream
 
 #: Beyond so many rows, wider networks learn more, and a falling rate lets them settle.
 _MANY_ROWS = 10_000
@@ -242,7 +242,7 @@ def train_once(
     trainer = Trainer(ens, objective, recipe)
     if moments is not None:
         trainer.members.optimizer.load(moments)
-    stream = make_stream(training.train, objective, None, None, recipe, ens.members, ens.device)
+    stream = Stream(training.train, objective, None, None, recipe, ens.members, ens.device)
     meter = Meter(ens.members, ens.combine, own=stream.own_batches)
     with torch.random.fork_rng():
         ens.train()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Terms
 from dissensus.tools.files import read_json, write_text
 from dissensus.tools.records import TRACKING
 from dissensus.tools.specs import check_name
@@ -24,44 +23,21 @@ from dissensus.training.run_state import History, flatten
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 
 
-class Hooks:
-    """The callbacks of a run, and the optional methods that they may have.
+def notify(callbacks: Iterable[Any], hook: str, *given: Any) -> None:
+    """Call an optional method of callbacks.
 
-    ``on_start(config)`` before the first step, ``on_step(step, terms)`` after each, with the steps
-    taken so far and the objective's terms, and ``on_end(history)``, with None if training failed.
+    ``on_start(config)`` is called before the first step, ``on_step(step, terms)`` after each, with
+    the steps taken so far, and ``on_end(history)`` at the end, with None if training failed.
     """
+    for callback in callbacks:
+        if hasattr(callback, hook):
+            getattr(callback, hook)(*given)
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        self.callbacks = list(callbacks)
-        self.steppers = [c.on_step for c in self.callbacks if hasattr(c, "on_step")]
-        self.ended = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and not self.ended:
-            self.end(None)
-
-    def start(self, config: dict[str, Any]) -> None:
-        for callback in self.callbacks:
-            if hasattr(callback, "on_start"):
-                callback.on_start(config)
-
-    def step(self, number: int, terms: Terms) -> None:
-        for on_step in self.steppers:
-            on_step(number, terms)
-
-    def epoch(self, record: dict[str, Any], ens: Ensemble) -> bool:
-        """Call all of them; return whether one ends training."""
-        answers = [callback(record, ens) for callback in self.callbacks]
-        return any(answers)
-
-    def end(self, history: Any) -> None:
-        self.ended = True
-        for callback in self.callbacks:
-            if hasattr(callback, "on_end"):
-                callback.on_end(history)
+def ask(callbacks: Sequence[Callback], record: dict[str, Any], ens: Ensemble) -> bool:
+    """Call all of them with an epoch's record; whether one ends training."""
+    answers = [callback(record, ens) for callback in callbacks]
+    return any(answers)
 
 
 # ---- trackers -----------------------------------------------------------------------------------

@@ -21,14 +21,14 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, Terms, as_objective, name_objective
 from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
-from dissensus.training.callbacks import Callback, Hooks, make_trackers
+from dissensus.training.callbacks import Callback, ask, make_trackers, notify
 from dissensus.training.distributed.ranks import Distributed
 from dissensus.training.evaluation import Meter, evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.run_state import Checkpoints, History, RunState, run_config
 from dissensus.training.step import Trainer, computes_bfloat16
-from dissensus.training.stream import LabelledAugmentation, Stream, TrainingBatch, make_stream
+from dissensus.training.stream import LabelledAugmentation, Stream, TrainingBatch
 
 
 class NonFiniteLoss(ValueError):
@@ -104,7 +104,7 @@ def fit(
         FitRequest(
             train,
             val,
-            partial(make_stream, train, parsed, disagreement, augment, recipe, ens.members),
+            partial(Stream, train, parsed, disagreement, augment, recipe, ens.members),
             [*callbacks, *make_trackers(track, out)],
             out,
             run_config(ens, parsed, recipe, config or {}),
@@ -133,7 +133,7 @@ class Run:
     stream: Stream  # of training batches
     checkpoints: Checkpoints
     trainer: Trainer
-    hooks: Hooks
+    callbacks: Sequence[Callback] = ()
     bar: ProgressBar
 
     def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
@@ -146,21 +146,32 @@ class Run:
 
     def fit(self, request: FitRequest) -> History:
         """Train from the start or from the checkpoint in ``out``, to the end."""
-        train, val, make_stream, callbacks, out, config, resume, progress = request
-        folder, self.hooks = self.open_folder(out), Hooks(callbacks)
+        train, val, make_stream, self.callbacks, out, config, resume, progress = request
+        # Those to call after each step; looking for the method each time takes time.
+        self.steppers = [callback for callback in self.callbacks if hasattr(callback, "on_step")]
+        folder = self.open_folder(out)
         with nullcontext() if folder is None else folder.lock():
             self.stream = make_stream(self.ens.device)
-            _check_selection(self.ens, val, self.recipe)
+            self.recipe.check_validation(val, self.ens.combine)
+            if val is not None:  # what is wrong with them is said before training
+                rows, cpu = split_weights(val)[0], torch.device("cpu")
+                as_batches(
+                    rows, self.recipe.batch_size, shuffle=False, device=cpu, what="validation"
+                )
             _check_precision(self.ens, self.recipe)
             self.checkpoints = Checkpoints(self.ens, self.recipe, folder, self.stream, config)
-            with self.hooks, torch.random.fork_rng(), self.interruption:
-                self.start(resume=resume)
-                title, total = type(self.objective).__name__, self.recipe.epochs * len(self.stream)
-                with ProgressBar(title, total, show=progress) as self.bar:
-                    self.hooks.start(config)
-                    self.train(train, val)
+            title, total = type(self.objective).__name__, self.recipe.epochs * len(self.stream)
+            try:
+                with torch.random.fork_rng(), self.interruption:
+                    self.start(resume=resume)
+                    with ProgressBar(title, total, show=progress) as self.bar:
+                        notify(self.callbacks, "on_start", config)
+                        self.train(train, val)
+            except BaseException:
+                notify(self.callbacks, "on_end", None)
+                raise
             history = self.finish()
-            self.hooks.end(history)
+            notify(self.callbacks, "on_end", history)
             return history
 
     def start(self, *, resume: bool) -> None:
@@ -235,8 +246,7 @@ class Run:
         if not math.isfinite(terms.loss):
             raise _non_finite(self.objective, terms, state)
         trainer.members.optimizer.advance("batch")
-        if self.hooks.steppers:
-            self.hooks.step(state.epoch * batches + state.batch + 1, terms)
+        notify(self.steppers, "on_step", state.epoch * batches + state.batch + 1, terms)
         return outputs, terms
 
     def measure(self, meter: Meter, train: Any, val: Any) -> dict[str, Any]:
@@ -298,7 +308,7 @@ class Run:
 
     def call_back(self, record: dict[str, Any]) -> bool:
         """Call back after an epoch; whether a callback ends training."""
-        return self.hooks.epoch(record, self.ens)
+        return ask(self.callbacks, record, self.ens)
 
     def stop_clock(self) -> None:
         """Add the seconds since the last call to those of the run."""
@@ -370,17 +380,6 @@ def _check_precision(ens: Ensemble, recipe: Recipe) -> None:
             "training many times slower; leave out amp",
             stacklevel=4,
         )
-
-
-def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
-    """Say before training what the choice of epochs lacks."""
-    if val is None and (recipe.patience or recipe.freeze_patience):
-        raise ValueError("patience and freeze_patience need validation data, val=")
-    if recipe.select_by == "accuracy" and ens.combine == "mean":
-        raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
-    if val is not None:
-        rows, device = split_weights(val)[0], torch.device("cpu")
-        as_batches(rows, recipe.batch_size, shuffle=False, device=device, what="validation")
 
 
 def _check_metrics(record: dict[str, Any]) -> None:

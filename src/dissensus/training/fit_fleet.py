@@ -80,8 +80,7 @@ class Training:
             )
         if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
             raise ValueError("objectives with unlabelled data take no example weights")
-        if self.val is None and (self.recipe.patience or self.recipe.freeze_patience):
-            raise ValueError("patience and freeze_patience need validation data, val=")
+        self.recipe.check_validation(self.val, self.ens.combine)
 
 
 def _pair(data: Any) -> bool:

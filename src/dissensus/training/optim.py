@@ -321,24 +321,18 @@ class Schedule:
         return join_spec(self.name, settings)
 
 
-def _constant(schedule: Schedule, time: float, epochs: int) -> float:
-    return 1.0
-
-
-def _multistep(schedule: Schedule, time: float, epochs: int) -> float:
-    assert schedule.factor is not None
+def _multistep(schedule: Any, time: float, epochs: int) -> float:
     return float(schedule.factor ** sum(time >= moment for moment in schedule.at))
 
 
-def _cosine(schedule: Schedule, time: float, epochs: int) -> float:
-    assert schedule.factor is not None
+def _cosine(schedule: Any, time: float, epochs: int) -> float:
     share = min(1.0, (time - schedule.warmup) / max(epochs - schedule.warmup, 1e-12))
-    return schedule.factor + (1 - schedule.factor) * 0.5 * (1 + math.cos(math.pi * share))
+    return float(schedule.factor + (1 - schedule.factor) * 0.5 * (1 + math.cos(math.pi * share)))
 
 
 #: Schedules by name.
 SCHEDULES: dict[str, Callable[[Schedule, float, int], float]] = {
-    "constant": _constant,
+    "constant": lambda schedule, time, epochs: 1.0,
     "multistep": _multistep,
     "cosine": _cosine,
 }

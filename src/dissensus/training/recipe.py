@@ -119,6 +119,13 @@ class Recipe:
             check_name(name, [item.name for item in fields(cls)], "training setting")
         return cls(**settings)
 
+    def check_validation(self, val: Any, combine: str) -> None:
+        """Raise where epochs cannot be chosen as the recipe says."""
+        if val is None and (self.patience or self.freeze_patience):
+            raise ValueError("patience and freeze_patience need validation data, val=")
+        if self.select_by == "accuracy" and combine == "mean":
+            raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
+
     @property
     def named(self) -> bool:
         """Whether optimiser and schedule are named ones, not classes or functions of torch."""

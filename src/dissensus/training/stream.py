@@ -66,22 +66,41 @@ class Stream:
 
     def __init__(
         self,
-        train: Batches,
-        extra: Batches | Augmentation | None,
+        train: Any,
         objective: Objective,
+        disagreement: Any,
+        augment: Augmentation | LabelledAugmentation | None,
+        recipe: Recipe,
         members: int,
         device: torch.device,
-        augment: Augmentation | LabelledAugmentation | None,
-        seed: int,
-        weights: Tensor | None = None,
         rank: int = 0,
     ) -> None:
-        self.train, self.objective, self.weights = train, objective, weights
-        # Unlabelled inputs: batches of them, or strangers made from each training batch.
-        self.strangers = extra if callable(extra) else None
-        self.extra = None if callable(extra) else extra
-        self.members, self.device, self.augment, self.seed = members, device, augment, seed
-        self.own_batches = isinstance(train, MemberBatches)
+        """Raises before any work if data and objective do not fit."""
+        name, size = type(objective).__name__, recipe.batch_size
+        if objective.needs_disagreement and disagreement is None:
+            raise ValueError(
+                f"{name} needs disagreement=, unlabelled data to disagree on, or 'strangers'"
+            )
+        if disagreement is not None and not objective.needs_disagreement:
+            raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
+        objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
+        train, weights = split_weights(train)
+        if weights is not None and augment is not None:
+            raise ValueError("augment may change which examples there are; train without weights")
+        batches = as_batches(train, size, shuffle=True, device=device)
+        self.own_batches = recipe.own_batches
+        if recipe.own_batches:
+            batches = _own_batches(batches, objective, augment, recipe, members)
+        # Unlabelled inputs: strangers made from each training batch, or batches of them.
+        self.strangers, self.extra = as_strangers(disagreement), None
+        if disagreement is not None and self.strangers is None:
+            self.extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
+        for source, what in ((batches, "training"), (self.extra, "disagreement")):
+            if source is not None and len(source) == 0:
+                raise ValueError(f"the {what} data are empty, got 0 batches")
+        self.train, self.objective, self.augment = batches, objective, augment
+        self.weights = None if weights is None else weights.to(device)
+        self.members, self.device, self.seed = members, device, recipe.seed
         self.rank = rank  # of several processes; layers of each draw for themselves
         self.draws, self.changes, self.strange = (torch.Generator() for _ in range(3))
 
@@ -195,41 +214,6 @@ def _seed_layers(seed: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
-
-
-def make_stream(
-    train: Any,
-    objective: Objective,
-    disagreement: Any,
-    augment: Augmentation | LabelledAugmentation | None,
-    recipe: Recipe,
-    members: int,
-    device: torch.device,
-    rank: int = 0,
-) -> Stream:
-    """The batches to train on; raises before any work if data and objective do not fit."""
-    name, size = type(objective).__name__, recipe.batch_size
-    if objective.needs_disagreement and disagreement is None:
-        raise ValueError(
-            f"{name} needs disagreement=, unlabelled data to disagree on, or 'strangers'"
-        )
-    if disagreement is not None and not objective.needs_disagreement:
-        raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
-    objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
-    train, weights = split_weights(train)
-    if weights is not None and augment is not None:
-        raise ValueError("augment may change which examples there are; train without weights")
-    batches = as_batches(train, size, shuffle=True, device=device)
-    if recipe.own_batches:
-        batches = _own_batches(batches, objective, augment, recipe, members)
-    extra: Batches | Augmentation | None = as_strangers(disagreement)
-    if disagreement is not None and extra is None:
-        extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
-    for source, what in ((batches, "training"), (extra, "disagreement")):
-        if source is not None and not callable(source) and len(source) == 0:
-            raise ValueError(f"the {what} data are empty, got 0 batches")
-    weights = None if weights is None else weights.to(device)
-    return Stream(batches, extra, objective, members, device, augment, recipe.seed, weights, rank)
 
 
 def as_strangers(disagreement: Any) -> Augmentation | None:

@@ -29,7 +29,6 @@ class Exchange:
         self.rank = link.along if column else link.rank
         self.wants_to_stop = False  # this rank
         self.stopping = False  # any rank, as of the last exchange
-        self._places = torch.empty(0, dtype=torch.float64)
 
     def gather(
         self,
@@ -48,7 +47,8 @@ class Exchange:
         sizes = [sum(share.size(rank) for share in shares) * width for rank in ranks]
         flat = pieces[0].new_zeros(_HEAD + max(sizes))
         flat[0], flat[1] = float(self.wants_to_stop), shares[0].shape[1]
-        flat[2] = self._sum(targets)
+        if targets is not None:  # a number that batches in different order are unlikely to share
+            flat[2] = targets.detach().double().flatten().cumsum(0).mean()
         own = torch.cat([piece.detach().flatten() for piece in pieces])
         flat[_HEAD : _HEAD + len(own)] = own
         gathered = self.link.all_gather(flat, "outputs", self.group)
@@ -64,15 +64,6 @@ class Exchange:
                 into[positions, rows.start : rows.stop] = piece if own_part else part
                 start += share.size(rank) * width
         return wholes
-
-    def _sum(self, targets: Tensor | None) -> float:
-        """A number that two batches in different order are unlikely to share."""
-        if targets is None:
-            return 0.0
-        flat = targets.detach().flatten().to("cpu", torch.float64)
-        if len(self._places) < len(flat):
-            self._places = torch.arange(1, len(flat) + 1, dtype=torch.float64)
-        return float(flat @ self._places[: len(flat)] / len(flat))
 
     def _check(self, heads: Tensor) -> None:
         rough = 1e-2 if heads.dtype.itemsize < 4 else 1e-5

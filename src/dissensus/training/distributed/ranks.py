@@ -155,7 +155,7 @@ class Communicator:
     """All processes of the job, from ``torchrun``'s environment or a group that there is already.
 
     Uses gloo, and nccl as well where ``device`` is a GPU. ``sent`` are the bytes that this rank has
-    handed over, and ``calls`` the exchanges, by purpose. An exchange that fails or takes longer
+    handed over by purpose. An exchange that fails or takes longer
     than ``timeout`` seconds raises :class:`RankFailed`.
     """
 
@@ -169,7 +169,6 @@ class Communicator:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0  # the rank that shows and writes
         self.sent: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
         self.arrange(self.ranks, 1)
 
     def arrange(self, along: int, data: int) -> None:
@@ -247,7 +246,6 @@ class Communicator:
     def _exchange(self, purpose: str, sent: int) -> Iterator[None]:
         """Count an exchange, and say what its failure means."""
         self.sent[purpose] += sent
-        self.calls[purpose] += 1
         try:
             yield
         except RuntimeError as error:  # gloo's and nccl's errors, time-outs among them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import put_tensors, with_prefix, without_prefix
 from dissensus.objectives import Objective
 from dissensus.tools.files import lock_folder
+from dissensus.training.callbacks import ask
 from dissensus.training.distributed.exchange import DistributedMeter, Exchange
 from dissensus.training.distributed.ranks import Communicator, Distributed, Layout, restarts
 from dissensus.training.distributed.step import DistributedTrainer, synchronize_norms
@@ -153,7 +154,7 @@ class DistributedRun(Run):
 
         def call() -> bool:
             self._fill(members)
-            answer = self.hooks.epoch(record, self.given)
+            answer = ask(self.callbacks, record, self.given)
             self._lend()
             return answer
 
@@ -227,7 +228,8 @@ class DistributedRun(Run):
             return tensors  # ranks with the same members: the first will do
         payload = save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()})
         parts = self.link.gather_bytes(payload, "checkpoint", column, everywhere=everywhere)
-        return join([load(part) for part in parts], stacked=self.stacked)
+        owned = map(self.layout.own, range(0, self.link.ranks, self.layout.data))
+        return join([load(part) for part in parts], list(owned), stacked=self.stacked)
 
 
 class SharedFolder(RunFolder):
@@ -293,39 +295,39 @@ class SharedFolder(RunFolder):
 _BY_MEMBER = {"model": 1, "best": 1, "optimizer": 0}
 
 
-def join(parts: Sequence[Tensors], *, stacked: bool) -> Tensors:
-    """The tensors of all members, as one process names them; ``parts`` are those of the ranks."""
+def join(parts: Sequence[Tensors], owned: Sequence[Sequence[int]], *, stacked: bool) -> Tensors:
+    """The tensors of all members, as one process names them.
+
+    ``parts`` are those of the ranks, or none on a rank that they were not sent to, and ``owned``
+    the members of each.
+    """
     whole: dict[str, list[Tensor]] = {}
-    before = 0  # members on the ranks so far
-    for part in parts:
-        numbers = {0}
-        for name, tensor in part.items():
-            words, place = name.split("."), _place(name, stacked)
-            if place is None:
-                whole.setdefault(name, [tensor])
-            elif stacked:
-                whole.setdefault(name, []).append(tensor)
-            else:
-                numbers.add(int(words[place]) + 1)
-                words[place] = str(int(words[place]) + before)
-                whole[".".join(words)] = [tensor]
-        before += max(numbers)
+    for part, own in zip(parts, owned, strict=False):
+        for name, tensor in (part if stacked else _renumbered(part, dict(enumerate(own)))).items():
+            common = _place(name, stacked) is None and name in whole
+            whole.setdefault(name, []).extend([] if common else [tensor])
     return {name: t[0] if len(t) == 1 else torch.cat(t) for name, t in whole.items()}
 
 
 def own_part(whole: Tensors, own: Sequence[int], *, stacked: bool) -> Tensors:
     """The tensors of the members ``own``, under the names that a rank with only these has."""
-    part: Tensors = {}
-    for name, tensor in whole.items():
-        words, place = name.split("."), _place(name, stacked)
-        if place is None:
-            part[name] = tensor
-        elif stacked:
-            part[name] = tensor[list(own)]
-        elif int(words[place]) in own:
-            words[place] = str(list(own).index(int(words[place])))
-            part[".".join(words)] = tensor
-    return part
+    if not stacked:
+        return _renumbered(whole, {member: place for place, member in enumerate(own)})
+    chosen = list(own)
+    return {n: t if _place(n, True) is None else t[chosen] for n, t in whole.items()}
+
+
+def _renumbered(tensors: Tensors, numbers: Mapping[int, int]) -> Tensors:
+    """The tensors of unlike members under other ``numbers``, and those that all have in common."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        words, place = name.split("."), _place(name, stacked=False)
+        if place is not None and int(words[place]) not in numbers:
+            continue
+        if place is not None:
+            words[place] = str(numbers[int(words[place])])
+        found[".".join(words)] = tensor
+    return found
 
 
 def _place(name: str, stacked: bool) -> int | None:
