@@ -77,6 +77,8 @@ def ranks_plot(records: list[Record]) -> Plot:
 def rank_table(found: dict[Measure, Ranking], parts: Sequence[str | None]) -> Table:
     """Mean ranks by contender, for each part of the tables (None: all, and how often first)."""
     header, columns = ["contender"], []
+    if not found["error"].tables:  # the partial contender was not run
+        return Table(header, [])
     names = _by_rank(found["error"])
     for measure, words in MEASURES.items():
         for part in parts:

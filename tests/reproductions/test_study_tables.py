@@ -286,6 +286,15 @@ def made_up() -> list[Record]:
     ]
 
 
+def test_every_table_is_made_of_few_records(made_up: list[Record]) -> None:
+    for experiment in EXPERIMENTS.values():
+        if experiment.paper == "tables":
+            assert experiment.table is not None
+            without = [one for one in made_up if one["cell"]["contender"] != "tabm"]
+            rows = experiment.table(without).by_row()
+            assert bool(rows) == (experiment.name not in ("tabm", "diversity"))
+
+
 def test_ranked_is_who_is_run_on_all_tables_and_has_half(made_up: list[Record]) -> None:
     assert compare_ranked(flat(made_up), "error").contenders == ("hgb", "forest", "dissensus")
     few = [one for one in made_up if one["cell"]["contender"] != "hgb" or one is made_up[2]]
