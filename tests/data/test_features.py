@@ -13,8 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from dissensus import data
-from dissensus.data import AUGMENTATIONS, FeatureStore, corrupt_mixture, fit_images
-from dissensus.data.features import Backbone, Transform, extract, load_backbone
+from dissensus.data import (
+    AUGMENTATIONS,
+    FeatureStore,
+    FeatureWriter,
+    corrupt_mixture,
+    fit_images,
+)
+from dissensus.data.features import Transform, extract, load_backbone
 from dissensus.models import resolve
 
 
@@ -159,35 +165,24 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     ids=["weights", "transform", "seed", "rows", "parts"],
 )
 def test_another_extraction_is_not_mixed_in(
-    tmp_path: Path, digits: data.Data, change: dict[str, Any], message: str
+    tmp_path: Path,
+    digits: data.Data,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    message: str,
 ) -> None:
-    class Stops(nn.Module):
-        """The same weights, but it fails after a while."""
+    def stop(writer: FeatureWriter) -> None:
+        raise KeyboardInterrupt
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls, self.inner = 0, network()
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            if self.calls == 3:
-                raise KeyboardInterrupt
-            found: Tensor = self.inner(x)
-            return found
-
-        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            return self.inner.state_dict(*args, **kwargs)
-
-    def asked(**own: Any) -> dict[str, Any]:
-        backbone = own.pop("backbone", network())
-        same = Backbone(backbone.eval(), "mine", Transform())
-        return {"backbone": same, "limit": 40, "ood": ["corrupt:1"], "progress": False} | own
-
-    with pytest.raises(KeyboardInterrupt):
-        extract(data=digits, out=tmp_path / "f", **asked(backbone=Stops()))
+    settings: dict[str, Any] = {"backbone": network(), "limit": 40, "ood": ["corrupt:1"]}
+    settings |= {"data": digits, "out": tmp_path / "f", "progress": False}
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureWriter, "_finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract(**settings)
     with pytest.raises(ValueError, match=f"other features were begun .*: {message}"):
-        extract(data=digits, out=tmp_path / "f", **asked(**change))
-    extract(data=digits, out=tmp_path / "f", **asked())
+        extract(**settings | change)
+    extract(**settings)
 
 
 # ---- images -------------------------------------------------------------------------------------
