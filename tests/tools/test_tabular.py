@@ -98,7 +98,7 @@ def test_every_result_has_a_plot_that_notebooks_show(results: dict[str, Tabular]
     pytest.importorskip("matplotlib")
     from dissensus.show.results import PLOTS
 
-    verbs = "RunEvaluation Detections RunRobustness RunDiagnosis TrainedRun".split()
+    verbs = ["RunEvaluation", "Detections", "RunRobustness", "RunDiagnosis", "TrainedRun"]
     assert set(PLOTS) == {*results, *verbs}  # tests of `runs` draw the latter
     for name, result in results.items():
         figure: Any = result.plot()
