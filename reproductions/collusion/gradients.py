@@ -240,40 +240,17 @@ def plot(records: list[Record]) -> Plot:
 
 
 def table(records: list[Record]) -> Table:
-    """Table 2 and Appendix E's gradients with the largest deviations."""
-    forms = {
-        "independent": ("−(1/M) Σ_j log φ(f_j)_k*", "(φ(f_i)_k − 1[k = k*]) / M"),
-        "probability": (
-            "−log((1/M) Σ_j φ(f_j)_k*)",
-            "φ(f_i)_k* (φ(f_i)_k − 1[k = k*]) / Σ_j φ(f_j)_k*",
-        ),
-        "score": ("−log φ((1/M) Σ_j f_j)_k*", "(φ(f̄)_k − 1[k = k*]) / M"),
-    }
+    """The largest deviations from Table 2 and Appendix E, and the spread of gradients."""
     rows = [
         [
-            _NAMES[way],
-            loss,
-            f"{_most(records, f'{way}_loss'):.1e}",
-            gradient,
-            f"{_most(records, f'{way}_gradient'):.1e}",
-            _range(records, f"{way}_spread"),
+            name,
+            *(f"{_most(records, f'{way}_{key}'):.1e}" for key in ("loss", "gradient")),
+            *(f"{read(records, f'{way}_spread'):.1e}" for read in (_least, _most)),
         ]
-        for way, (loss, gradient) in forms.items()
+        for way, name in _NAMES.items()
     ]
-    header = [
-        "training",
-        "loss (Table 2)",
-        "deviation of the loss",
-        "∂L/∂f_{i,k} (Appendix E)",
-        "deviation of the gradient",
-        "spread over members",
-    ]
-    return Table(header, rows)
-
-
-def _range(records: list[Record], key: str) -> str:
-    low, high = _least(records, key), _most(records, key)
-    return f"{low:.1g}" if low == high else f"{low:.1e} to {high:.2g}"
+    deviations = ["deviation of the loss", "deviation of the gradient"]
+    return Table(["training", *deviations, "least spread over members", "largest"], rows)
 
 
 EXPERIMENT = Experiment(

@@ -12,11 +12,14 @@ from reproductions.comparisons import (
     Finding,
     Larger,
     Quantity,
+    Runs,
     Sides,
     at,
     cell_values,
     filter_records,
     found,
+    group_records,
+    larger,
 )
 from reproductions.experiment import Claim, Experiment, Table
 from reproductions.figures import Panel, Plot, Rule, Series, estimates
@@ -33,11 +36,14 @@ from reproductions.statistics import CANNOT, Verdict, judge_within, mean_interva
 from reproductions.study import Cell, Record, Study
 
 #: What is compared at every factor: the deep ensemble, and LDR with either pair term.
-CONTENDERS: dict[str, dict[str, Any]] = {
-    "deep-ensemble": {"method": "deep-ensemble"},
-    "ldr": {"method": "ldr", "strength": 0.3},
-    "ldr-divdis": {"method": "ldr", "strength": 1.0, "regularizer": "divdis"},
+CONTENDERS = {
+    "deep-ensemble": Runs("deep ensemble", {"method": "deep-ensemble"}),
+    "ldr": Runs("LDR", {"method": "ldr", "strength": 0.3}),
+    "ldr-divdis": Runs(
+        "LDR, DivDis term", {"method": "ldr", "strength": 1.0, "regularizer": "divdis"}
+    ),
 }
+_PLAIN, *_OURS = CONTENDERS.values()
 
 _USUAL = "as elsewhere"
 #: One change each from the setting of the other tables.
@@ -65,7 +71,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         for name, contender in CONTENDERS.items():
             # Alike at the start and trained alike, members of a deep ensemble stay the same.
             if name != "deep-ensemble" or "start" not in FACTORS[factor]:
-                own = {"factor": factor, **contender, **FACTORS[factor]}
+                own = {"factor": factor, **contender.settings, **FACTORS[factor]}
                 variants[f"{slug}-{name}"] = {**settings, **own}
     for members in (2, 5) if scale == "smoke" else _SIZES:
         variants |= _sizes(settings, members)
@@ -97,59 +103,34 @@ STUDY = Study(
 
 # ---- when LDR helps -----------------------------------------------------------------------------
 
-_NAMES = {"ldr": "LDR", "ldr-divdis": "LDR, DivDis term", "deep-ensemble": "deep ensemble"}
-
-
 _MEAN_AUROC = replace(mean_auroc("pds"), name="mean AUROC of PDS over unknown sets")
 
 
-def _factors_in(records: list[Record]) -> list[str]:
-    factors = dict.fromkeys(record["cell"]["factor"] for record in records)
-    return [factor for factor in factors if factor != "size"]
-
-
-def _runs(records: list[Record], factor: str, contender: str) -> list[Record]:
-    """The runs of a contender at a factor."""
-    return filter_records(records, factor=factor, **CONTENDERS[contender])
-
-
-def _sides(records: list[Record], factor: str, contender: str) -> tuple[list[Record], list[Record]]:
-    """A contender and the deep ensemble of a factor; where members start alike, the usual one."""
-    own = _runs(records, factor, "deep-ensemble")
-    return _runs(records, factor, contender), own or _runs(records, _USUAL, "deep-ensemble")
-
-
-def _helps(contender: str) -> Larger:
-    """A check that PDS of ``contender`` beats the deep ensemble's, factor by factor."""
-
-    def pairs(records: list[Record]) -> Sides:
-        sides = {factor: _sides(records, factor, contender) for factor in _factors_in(records)}
-        return {
-            factor: (_MEAN_AUROC.values(ours), _MEAN_AUROC.values(plain))
-            for factor, (ours, plain) in sides.items()
-        }
-
-    return Larger(_MEAN_AUROC.name, (_NAMES[contender], "deep ensemble"), pairs)
+def _by_factor(records: list[Record]) -> dict[str, list[Record]]:
+    """The runs at each factor; where members start alike, with the usual deep ensemble."""
+    groups = group_records(records, lambda record: str(record["cell"]["factor"]))
+    groups.pop("size", None)
+    return {
+        factor: runs if _PLAIN.of(runs) else [*runs, *_PLAIN.of(groups[_USUAL])]
+        for factor, runs in groups.items()
+    }
 
 
 def plot_when(records: list[Record]) -> Plot:
     """LDR's gains over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
-    factors = _factors_in(records)
+    groups = _by_factor(records)
 
-    def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:
-        sides = (_sides(records, factor, contender) for factor in factors)
-        values = [mean_interval(list(quantity.differences(*pair).values())) for pair in sides]
-        return estimates(name, factors, values, style, "points")
+    def gains(contender: Runs, quantity: Quantity, name: str, style: int) -> Series:
+        pairs = ((contender.of(runs), _PLAIN.of(runs)) for runs in groups.values())
+        values = [mean_interval(list(quantity.differences(*pair).values())) for pair in pairs]
+        return estimates(name, list(groups), values, style, "points")
 
-    sets = list(enumerate(unknown_sets(_runs(records, _USUAL, "deep-ensemble"))))
-    ours = ("ldr", "ldr-divdis")
+    sets = list(enumerate(unknown_sets(_PLAIN.of(groups[_USUAL]))))
     lines = {
-        _NAMES[contender]: [
-            gains(contender, pds_auroc(part), part, number) for number, part in sets
-        ]
-        for contender in ours
+        one.name: [gains(one, pds_auroc(part), part, number) for number, part in sets]
+        for one in _OURS
     }
-    exact = [gains(one, accuracy("test"), _NAMES[one], 4 + n) for n, one in enumerate(ours)]
+    exact = [gains(one, accuracy("test"), one.name, 4 + n) for n, one in enumerate(_OURS)]
     label, zero = "minus the deep ensemble's", [Rule("x", 0.0)]
     panels = [
         Panel("", f"AUROC of PDS, {label}", series, title, horizontal=True, rules=zero)
@@ -163,9 +144,9 @@ def plot_when(records: list[Record]) -> Plot:
 def when_table(records: list[Record]) -> Table:
     """Every contender at each factor."""
     rows = {
-        (factor, _NAMES[contender]): _runs(records, factor, contender)
-        for factor in _factors_in(records)
-        for contender in CONTENDERS
+        (factor, contender.name): filter_records(contender.of(runs), factor=factor)
+        for factor, runs in _by_factor(records).items()
+        for contender in CONTENDERS.values()
     }
     return summary_table(["setting", "method"], rows)
 
@@ -177,12 +158,12 @@ WHEN = Experiment(
     STUDY,
     tuple(
         Claim(
-            f"{_NAMES[contender]}: PDS detects better than a deep ensemble's in every setting",
+            f"{contender.name}: PDS detects better than a deep ensemble's in every setting",
             "Section 4.3",
-            _helps(contender),
+            larger(_MEAN_AUROC, contender, _PLAIN, _by_factor),
             ours=True,
         )
-        for contender in ("ldr", "ldr-divdis")
+        for contender in _OURS
     ),
     when_table,
     plot_when,
@@ -204,17 +185,17 @@ def _sizes_in(records: list[Record], method: str = "ldr") -> list[int]:
     return cell_values(filter_records(records, factor="size", method=method), "members")
 
 
-def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> Larger:
+def _larger_detects(smaller: int, most: int, margin: float = 0.0) -> Larger:
     """A check that LDR with more members has the larger AUROC of PDS on every unknown set."""
 
     def pairs(records: list[Record]) -> Sides:
-        many, few = _of_size(records, larger), _of_size(records, smaller)
+        many, few = _of_size(records, most), _of_size(records, smaller)
         return {
             part: (pds_auroc(part).values(many), pds_auroc(part).values(few))
             for part in unknown_sets(many)
         }
 
-    names = (f"{larger} members", f"{smaller} members")
+    names = (f"{most} members", f"{smaller} members")
     return Larger("AUROC of PDS", names, pairs, margin=margin)
 
 
@@ -259,7 +240,8 @@ def plot_size(records: list[Record]) -> Plot:
         ]
 
     exact = [
-        line(accuracy("test"), m, n, _NAMES[m]) for n, m in enumerate(("ldr", "deep-ensemble"))
+        line(accuracy("test"), m, n, CONTENDERS[m].name)
+        for n, m in enumerate(("ldr", "deep-ensemble"))
     ]
     x = "members (dotted: deep ensemble)"
     panels = [
@@ -273,7 +255,7 @@ def plot_size(records: list[Record]) -> Plot:
 def size_table(records: list[Record]) -> Table:
     """Every size with its CPU seconds; Table 10's |I| for the most members."""
     rows = {
-        (_NAMES[method], str(size), str(active) if method == "ldr" else "all"): runs
+        (CONTENDERS[method].name, str(size), str(active) if method == "ldr" else "all"): runs
         for method in ("ldr", "deep-ensemble")
         for size in _sizes_in(records, method)
         for active in (2, 5)

@@ -20,10 +20,12 @@ from reproductions.comparisons import (
     Finding,
     Larger,
     Quantity,
+    Runs,
     Sides,
     at,
     exact,
     filter_records,
+    larger,
 )
 from reproductions.experiment import Claim, Experiment, Table, quantity_table
 from reproductions.figures import Panel, Plot, estimates
@@ -165,12 +167,8 @@ def _by_setting(records: list[Record]) -> dict[tuple[str], list[Record]]:
 
 def _larger(first: Quantity, second: Quantity) -> Larger:
     """A check on the ensemble for covariate shift alone."""
-
-    def pairs(records: list[Record]) -> Sides:
-        runs = _of(records, _COLLUDING)
-        return {"features": (first.values(runs), second.values(runs))}
-
-    return Larger("test", (first.name, second.name), pairs, first.form)
+    one, other = (Runs(quantity.name, {"setting": _COLLUDING}) for quantity in (first, second))
+    return larger(first, one, other, against=second)
 
 
 def _detects(setting: str, score: str, published: str) -> Claim:
