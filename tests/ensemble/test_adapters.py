@@ -208,16 +208,6 @@ def test_executions_members_and_parts_agree(make: Callable[[], nn.Module]) -> No
 # ---- what is done with members -------------------------------------------------------------------
 
 
-def test_a_member_is_an_ordinary_network() -> None:
-    ens = made(networks.mlp)
-    layer = ens.stack[0]  # type: ignore[index]
-    member = ens.member(2)
-    assert repr(member) == repr(networks.mlp())
-    wanted = layer.shared[0] * layer.s[2][:, None] * layer.r[2]  # type: ignore[index,operator]
-    torch.testing.assert_close(member[0].weight, wanted)  # type: ignore[index]
-    assert all(type(p) is nn.Parameter and p.requires_grad for p in member.parameters())
-
-
 def test_saved_members_share_again(tmp_path: Path) -> None:
     ens = ds.Ensemble(make_factory("mlp", (4,), 3, hidden=(5, 6)), 4, sharing="adapters")
     ens.save(tmp_path / "ens")

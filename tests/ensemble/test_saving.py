@@ -16,17 +16,6 @@ def make_member() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
 
 
-def test_an_ensemble_is_a_sequence_of_its_members() -> None:
-    ens = ds.Ensemble(make_member, members=3).eval()
-    outputs = ens(X)
-    assert len(ens) == 3
-    torch.testing.assert_close(torch.stack([member(X) for member in ens]), outputs)
-    torch.testing.assert_close(ens[-1](X), outputs[2])
-    torch.testing.assert_close(ens[1:](X), outputs[1:])
-    with pytest.raises(IndexError, match="member 3 of an ensemble of 3 members"):
-        ens[3]
-
-
 def test_a_saved_ensemble_of_a_named_network_loads_without_more(tmp_path: Path) -> None:
     ens = ds.Ensemble(make_factory("mlp", (4,), 3, hidden=(5,)), members=2, combine="score")
     ens.set_weights(torch.tensor([0.25, 0.75]))
