@@ -26,8 +26,8 @@ Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 def notify(callbacks: Iterable[Any], hook: str, *given: Any) -> None:
     """Call an optional method of callbacks.
 
-    ``on_start(config)`` is called before the first step, ``on_step(step, terms)`` after each, with
-    the steps taken so far, and ``on_end(history)`` at the end, with None if training failed.
+    ``on_start(config)`` is called before the first step, and ``on_end(history)`` at the end, with
+    None if training failed; ``fit`` calls ``on_step(step, terms)`` itself, after each step.
     """
     for callback in callbacks:
         if hasattr(callback, hook):

@@ -147,8 +147,7 @@ class Run:
     def fit(self, request: FitRequest) -> History:
         """Train from the start or from the checkpoint in ``out``, to the end."""
         train, val, make_stream, self.callbacks, out, config, resume, progress = request
-        # Those to call after each step; looking for the method each time takes time.
-        self.steppers = [callback for callback in self.callbacks if hasattr(callback, "on_step")]
+        self.steppers = [c.on_step for c in self.callbacks if hasattr(c, "on_step")]
         folder = self.open_folder(out)
         with nullcontext() if folder is None else folder.lock():
             self.stream = make_stream(self.ens.device)
@@ -246,7 +245,8 @@ class Run:
         if not math.isfinite(terms.loss):
             raise _non_finite(self.objective, terms, state)
         trainer.members.optimizer.advance("batch")
-        notify(self.steppers, "on_step", state.epoch * batches + state.batch + 1, terms)
+        for on_step in self.steppers:
+            on_step(state.epoch * batches + state.batch + 1, terms)
         return outputs, terms
 
     def measure(self, meter: Meter, train: Any, val: Any) -> dict[str, Any]:
