@@ -206,6 +206,7 @@ def run_sweep(
         try:
             train(cells, folder, watcher)
         finally:
+            stack.close()  # workers end first: the summary has every record that they wrote
             summary = _summarize(plan, cells, place)
             summary.save(place / SUMMARY)
         return summary
