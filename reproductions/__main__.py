@@ -105,10 +105,17 @@ def _draw(chosen: list[Experiment], folder: Path, file: Path) -> None:
     print(f"Written: {save(draw(record.cells), file)}")
 
 
-if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(reproduce)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command()(reproduce)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; a mistake is one sentence."""
     try:
-        app()
+        app(arguments)
     except ValueError as error:
         raise SystemExit(f"reproductions: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,7 @@ from dissensus.training import fit
 from dissensus.training.run_folder import RunFolder, read_checkpoint
 from tests.training.problems import blobs
 
-EPOCHS = 80
+EPOCHS = 160
 
 
 def network() -> nn.Module:
