@@ -8,6 +8,7 @@ than the seconds of an import, and prints what it found in each folder after eac
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -110,8 +111,11 @@ class Mine:
         return mined
 
 
-def attempt(folder: Path, prepare: Callable[[], None], delay: float | None) -> None:
-    """Train in a child that is killed after ``delay`` or kills itself at some event."""
+def attempt(folder: Path, prepare: Callable[[], None], delay: float | None) -> bool:
+    """Train in a child that is killed after ``delay`` or kills itself at some event.
+
+    False if the child was done before it was killed.
+    """
     child = os.fork()
     if child == 0:
         status = 1
@@ -128,8 +132,9 @@ def attempt(folder: Path, prepare: Callable[[], None], delay: float | None) -> N
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
+    if status and not os.WIFSIGNALED(status):
         raise SystemExit(f"the child was to be killed, it ended with {status}; see above")
+    return os.WIFSIGNALED(status)
 
 
 def look(folder: Path) -> dict[str, int]:
@@ -152,22 +157,27 @@ def look(folder: Path) -> dict[str, int]:
     return {"epoch": epoch, "parts": parts}
 
 
-def at_random_moments(folder: Path, kills: int) -> Iterator[dict[str, int]]:
+def at_random_moments(folder: Path, kills: int) -> list[dict[str, int]]:
     """Kill after random times; they grow where nothing gets done, and shrink where too much is."""
-    chance, most, epoch, taken = random.Random(0), 0.05, 0, 0
-    while taken < kills and epoch < EPOCHS - 20:
-        attempt(folder, lambda: None, chance.uniform(0.0, most))
-        found = look(folder)
-        done, epoch = found["epoch"] - epoch, found["epoch"]
+    chance, most = random.Random(0), 0.05
+    seen: list[dict[str, int]] = []
+    while len(seen) < kills and (not seen or seen[-1]["epoch"] < EPOCHS - 20):
+        if not attempt(folder, lambda: None, chance.uniform(0.0, most)):
+            shutil.rmtree(folder)  # the machine has become faster: begin again, with shorter times
+            most /= 8
+            seen.clear()
+            continue
+        before = seen[-1]["epoch"] if seen else 0
+        seen.append(look(folder))
+        done = seen[-1]["epoch"] - before
         most *= 1.5 if done == 0 else 0.5 if done > 2 else 1.0
-        taken += 1
-        yield found
+    return seen
 
 
 def at_every_event(folder: Path, kills: int) -> Iterator[dict[str, int]]:
     """The child of number n kills itself at the n-th time it touches the disk."""
     for number in range(kills):
-        attempt(folder, Mine(number).lay, None)
+        assert attempt(folder, Mine(number).lay, None)
         yield look(folder)
 
 
